@@ -1,0 +1,423 @@
+"""Causal Wan 2.1 diffusion transformer.
+
+Module and parameter names are those of the original Wan 2.1 checkpoints, so a state dict
+of that naming loads without renaming. One set of weights has two ways through it:
+
+* `CausalWanDiT.forward`: a whole clip at once with a dense attention mask (training, oracles);
+* `CausalWanDiT.forward_paged`: the slots of one round, whose keys and values live in pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wavecore import ops
+from wavecore.cache.view import PageView
+from wavecore.errors import UsageError
+from wavecore.models.rope import apply_rope, rope_table
+
+
+@dataclass(frozen=True)
+class DiTConfig:
+    """Sizes of a causal Wan DiT; the defaults are Wan 2.1 1.3B.
+
+    Attributes
+    ----------
+    prediction : "velocity" or "x0"
+        What the head was trained to give. `CausalWanDiT.forward` returns velocity either way.
+    """
+
+    dim: int = 1536
+    heads: int = 12
+    layers: int = 30
+    ffn_dim: int = 8960
+    in_channels: int = 16
+    out_channels: int = 16
+    patch: tuple[int, int, int] = (1, 2, 2)
+    text_dim: int = 4096
+    frequency_dim: int = 256
+    eps: float = 1e-6
+    prediction: Literal["velocity", "x0"] = "velocity"
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads or (self.dim // self.heads) % 2:
+            raise UsageError(
+                f"dim: expected an even multiple of heads, got dim {self.dim} with {self.heads} heads"
+            )
+        if self.patch[0] != 1:
+            raise UsageError(f"patch: expected a temporal size of 1, got {self.patch}")
+
+    @property
+    def head_dim(self) -> int:
+        """Size of one attention head."""
+        return self.dim // self.heads
+
+
+WAN_1_3B = DiTConfig()
+WAN_14B = DiTConfig(dim=5120, heads=40, layers=40, ffn_dim=13824)
+
+
+@dataclass(frozen=True)
+class TextContext:
+    """Cross-attention keys and values of one prompt version, [b, l, h, d] for each layer."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @staticmethod
+    def stack(contexts: list[TextContext]) -> TextContext:
+        """Join the contexts of several slots along the batch."""
+        if all(context is contexts[0] for context in contexts):
+            only, count = contexts[0], len(contexts)
+            return TextContext(
+                tuple(k.expand(count, -1, -1, -1) for k in only.keys),
+                tuple(v.expand(count, -1, -1, -1) for v in only.values),
+            )
+        return TextContext(
+            tuple(torch.cat(k) for k in zip(*(c.keys for c in contexts), strict=True)),
+            tuple(torch.cat(v) for v in zip(*(c.values for c in contexts), strict=True)),
+        )
+
+
+@dataclass
+class SlotState:
+    """Hidden state of the slots of a round between two layers."""
+
+    hidden: Tensor  # [s, t, D]
+    modulation: Tensor  # [s, f, 6, D]
+    time: Tensor  # [s, f, D]
+    rope: Tensor  # [s, t, d // 2, 2]
+    text: TextContext
+    latents: Tensor  # [s, c, f, h, w]
+    timesteps: Tensor  # [s, f]
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over all heads at once."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Projections of one attention; `q`, `k`, `v`, `o`, `norm_q`, `norm_k` as in Wan."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.q = nn.Linear(config.dim, config.dim)
+        self.k = nn.Linear(config.dim, config.dim)
+        self.v = nn.Linear(config.dim, config.dim)
+        self.o = nn.Linear(config.dim, config.dim)
+        self.norm_q = RMSNorm(config.dim, config.eps)
+        self.norm_k = RMSNorm(config.dim, config.eps)
+
+    def split(self, x: Tensor) -> Tensor:
+        """[..., D] to [..., h, d]."""
+        return x.unflatten(-1, (self.heads, -1))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Dense attention, q [b, tq, h, d], k and v [b, tk, h, d]; output projection included."""
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
+        )
+        return self.o(out.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    """One transformer layer: self-attention, cross-attention, feed-forward."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.modulation = nn.Parameter(torch.randn(1, 6, config.dim) / config.dim**0.5)
+        self.self_attn = Attention(config)
+        self.norm3 = nn.LayerNorm(config.dim, config.eps)
+        self.cross_attn = Attention(config)
+        self.ffn = nn.Sequential(
+            nn.Linear(config.dim, config.ffn_dim),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(config.ffn_dim, config.dim),
+        )
+
+    def text_keys(self, text: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-attention keys and values [b, l, h, d] of embedded text [b, l, D]."""
+        attn = self.cross_attn
+        return attn.split(attn.norm_k(attn.k(text))), attn.split(attn.v(text))
+
+    def cross(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Residual cross-attention; a text group g of [b * g, l, h, d] serves its own tokens."""
+        attn = self.cross_attn
+        q = attn.split(attn.norm_q(attn.q(self.norm3(x))))
+        grouped = q.reshape(keys.shape[0], -1, *q.shape[-2:])
+        return x + attn.attend(grouped, keys, values).reshape(x.shape)
+
+    def forward(
+        self, x: Tensor, modulation: Tensor, rope: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Dense form: the tokens of a whole clip attend to each other under `mask`."""
+        frames = modulation.shape[1]
+        shift1, scale1, gate1, shift2, scale2, gate2 = (modulation + self.modulation).unbind(2)
+        attn = self.self_attn
+        n = _modulate(x, shift1, scale1, self.eps, frames)
+        q = apply_rope(attn.split(attn.norm_q(attn.q(n))), rope)
+        k = apply_rope(attn.split(attn.norm_k(attn.k(n))), rope)
+        x = _gate(x, attn.attend(q, k, attn.split(attn.v(n)), mask), gate1, frames)
+        x = self.cross(x, keys, values)
+        return _gate(x, self.ffn(_modulate(x, shift2, scale2, self.eps, frames)), gate2, frames)
+
+
+def _modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float, frames: int) -> Tensor:
+    normed = F.layer_norm(x, (x.shape[-1],), eps=eps).unflatten(1, (frames, -1))
+    return (normed * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
+
+
+def _gate(x: Tensor, y: Tensor, gate: Tensor, frames: int) -> Tensor:
+    return x + (y.unflatten(1, (frames, -1)) * gate[:, :, None]).flatten(1, 2)
+
+
+class Head(nn.Module):
+    """Final norm, modulation by the un-projected time embedding, and projection to pixels."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.head = nn.Linear(config.dim, config.out_channels * config.patch[1] * config.patch[2])
+        self.modulation = nn.Parameter(torch.randn(1, 2, config.dim) / config.dim**0.5)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        shift, scale = (self.modulation + time[:, :, None]).unbind(2)
+        return self.head(_modulate(x, shift, scale, self.eps, time.shape[1]))
+
+
+class CausalWanDiT(nn.Module):
+    """Wan 2.1 diffusion transformer with a noise level per latent frame.
+
+    Parameters
+    ----------
+    config : DiTConfig
+        Sizes; `WAN_1_3B` and `WAN_14B` are the published ones.
+    """
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.dim
+        self.patch_embedding = nn.Conv3d(config.in_channels, dim, config.patch, config.patch)
+        self.text_embedding = nn.Sequential(
+            nn.Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
+        )
+        self.time_embedding = nn.Sequential(
+            nn.Linear(config.frequency_dim, dim), nn.SiLU(), nn.Linear(dim, dim)
+        )
+        self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.head = Head(config)
+
+    # -- pieces shared by both ways ------------------------------------------------------
+
+    def tokens_per_frame(self, height: int, width: int) -> int:
+        """Tokens of one latent frame of `height` x `width` latent pixels."""
+        return (height // self.config.patch[1]) * (width // self.config.patch[2])
+
+    def embed_patches(self, latents: Tensor) -> Tensor:
+        """[s, c, f, h, w] to tokens [s, t, D] in (frame, row, column) order."""
+        s, c, f, h, w = latents.shape
+        ph, pw = self.config.patch[1:]
+        if c != self.config.in_channels or h % ph or w % pw:
+            raise UsageError(
+                f"latents: expected [s, {self.config.in_channels}, f, multiple of {ph}, multiple of {pw}], "
+                f"got {list(latents.shape)}"
+            )
+        x = latents.reshape(s, c, f, h // ph, ph, w // pw, pw).permute(0, 2, 3, 5, 1, 4, 6)
+        x = x.reshape(s, f * (h // ph) * (w // pw), c * ph * pw)
+        return F.linear(x, self.patch_embedding.weight.flatten(1), self.patch_embedding.bias)
+
+    def embed_time(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
+        """Timesteps [s, f] (0 to 1000) to the embedding [s, f, D] and its projection [s, f, 6, D]."""
+        half = self.config.frequency_dim // 2
+        exponent = torch.arange(half, dtype=torch.float64, device=timesteps.device) / half
+        angles = timesteps.to(torch.float64)[..., None] * 10000.0**-exponent
+        frequencies = torch.cat([angles.cos(), angles.sin()], dim=-1)
+        time = self.time_embedding(frequencies.to(self.patch_embedding.weight.dtype))
+        return time, self.time_projection(time).unflatten(-1, (6, -1))
+
+    def unpatchify(self, x: Tensor, frames: int, height: int, width: int) -> Tensor:
+        """Head output [s, t, ph * pw * c] to [s, c, f, h, w]."""
+        ph, pw = self.config.patch[1:]
+        x = x.reshape(x.shape[0], frames, height // ph, width // pw, ph, pw, self.config.out_channels)
+        return x.permute(0, 6, 1, 2, 4, 3, 5).reshape(
+            x.shape[0], self.config.out_channels, frames, height, width
+        )
+
+    def encode_text(self, text: Tensor) -> TextContext:
+        """Cross-attention keys and values of text features [b, l, text_dim], once per prompt version."""
+        embedded = self.text_embedding(text)
+        pairs = [block.text_keys(embedded) for block in self.blocks]
+        return TextContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
+
+    # -- dense ---------------------------------------------------------------------------
+
+    def forward(
+        self,
+        latents: Tensor,
+        timesteps: Tensor,
+        text: Tensor,
+        attend: Literal["full", "causal"] | Tensor = "full",
+        chunk_frames: int = 3,
+        frame_positions: Tensor | None = None,
+    ) -> Tensor:
+        """Velocity of a whole clip.
+
+        Parameters
+        ----------
+        latents : Tensor [b, c, f, h, w]
+            Noisy latents.
+        timesteps : Tensor [b, f]
+            1000 * sigma of each latent frame.
+        text : Tensor [b, l, text_dim] or [b, g, l, text_dim]
+            Text features; with `g` groups, each group conditions `f / g` consecutive frames.
+        attend : "full", "causal" or bool Tensor [f, f] or [b, f, f]
+            Everything, chunk-causal (full inside a chunk, chunks before it), or which frame
+            (row) reads which frame (column).
+        chunk_frames : int
+            Latent frames of a chunk, for "causal".
+        frame_positions : Tensor [b, f], optional
+            Temporal index of each frame; 0, 1, ... when not given.
+
+        Returns
+        -------
+        Tensor [b, c, f, h, w]
+            Velocity, epsilon minus x0.
+        """
+        output = self.predict(latents, timesteps, text, attend, chunk_frames, frame_positions)
+        if self.config.prediction == "velocity":
+            return output
+        sigmas = (timesteps / 1000).clamp(min=1e-3).to(output.dtype)
+        return (latents - output) / sigmas[:, None, :, None, None]
+
+    def predict(
+        self,
+        latents: Tensor,
+        timesteps: Tensor,
+        text: Tensor,
+        attend: Literal["full", "causal"] | Tensor = "full",
+        chunk_frames: int = 3,
+        frame_positions: Tensor | None = None,
+    ) -> Tensor:
+        """What the head gives, `config.prediction`; arguments as in `forward`."""
+        batch, _, frames, height, width = latents.shape
+        grid = height // self.config.patch[1], width // self.config.patch[2]
+        if frame_positions is None:
+            frame_positions = torch.arange(frames, device=latents.device).expand(batch, -1)
+        rope = rope_table(frame_positions, *grid, self.config.head_dim)
+        mask = self._mask(attend, frames, grid[0] * grid[1], chunk_frames, latents.device)
+        time, modulation = self.embed_time(timesteps)
+        context = self.encode_text(text.reshape(-1, *text.shape[-2:]))
+        x = self.embed_patches(latents)
+        for block, keys, values in zip(self.blocks, context.keys, context.values, strict=True):
+            x = block(x, modulation, rope, keys, values, mask)
+        return self.unpatchify(self.head(x, time), frames, height, width)
+
+    @staticmethod
+    def _mask(
+        attend: str | Tensor, frames: int, tokens: int, chunk_frames: int, device: torch.device
+    ) -> Tensor | None:
+        if isinstance(attend, Tensor):
+            reads = attend
+        elif attend == "full":
+            return None
+        elif attend == "causal":
+            chunk = torch.arange(frames, device=device) // chunk_frames
+            reads = chunk[:, None] >= chunk[None, :]
+        else:
+            raise UsageError(f'attend: expected "full", "causal" or a bool tensor, got {attend!r}')
+        reads = reads.repeat_interleave(tokens, -1).repeat_interleave(tokens, -2)
+        return reads[:, None] if reads.dim() == 3 else reads
+
+    # -- paged ---------------------------------------------------------------------------
+
+    def begin(
+        self, latents: Tensor, timesteps: Tensor, frame_positions: Tensor, text: TextContext
+    ) -> SlotState:
+        """Embed the slots of a round: latents [s, c, f, h, w], timesteps and positions [s, f]."""
+        grid = latents.shape[3] // self.config.patch[1], latents.shape[4] // self.config.patch[2]
+        time, modulation = self.embed_time(timesteps)
+        return SlotState(
+            hidden=self.embed_patches(latents),
+            modulation=modulation,
+            time=time,
+            rope=rope_table(frame_positions, *grid, self.config.head_dim),
+            text=text,
+            latents=latents,
+            timesteps=timesteps,
+        )
+
+    def project(self, state: SlotState, layer: int, pages: PageView) -> Tensor:
+        """First half of a layer: project, norm, rotate, write K/V to pages; returns q [s, t, h, d]."""
+        block = self.blocks[layer]
+        attn = block.self_attn
+        shift, scale = (state.modulation[:, :, :2] + block.modulation[:, :2]).unbind(2)
+        n = ops.layer_norm_modulate(state.hidden, shift, scale, block.eps)
+        return ops.qkv_page_write(
+            attn.q(n),
+            attn.k(n),
+            attn.v(n),
+            attn.norm_q.weight,
+            attn.norm_k.weight,
+            state.rope,
+            pages.k_pages[layer],
+            pages.v_pages[layer],
+            pages.write_ids,
+            self.config.eps,
+            unroped_pages=pages.unroped_pages[layer] if pages.unroped_pages else None,
+            unroped_ids=pages.unroped_ids,
+        )
+
+    def attend(self, state: SlotState, layer: int, q: Tensor, pages: PageView) -> None:
+        """Second half of a layer: read the context pages and update the hidden state."""
+        block = self.blocks[layer]
+        gate1, shift2, scale2, gate2 = (state.modulation[:, :, 2:] + block.modulation[:, 2:]).unbind(2)
+        out = ops.paged_attention(
+            q, pages.k_pages[layer], pages.v_pages[layer], pages.read_table, pages.read_lengths
+        )
+        x = ops.gate_residual(state.hidden, block.self_attn.o(out.flatten(-2)), gate1)
+        x = block.cross(x, state.text.keys[layer], state.text.values[layer])
+        n = ops.layer_norm_modulate(x, shift2, scale2, block.eps)
+        state.hidden = ops.gate_residual(x, block.ffn(n), gate2)
+
+    def finish(self, state: SlotState) -> Tensor:
+        """Prediction [s, c, f, h, w] of the head, `config.prediction`."""
+        frames, height, width = state.latents.shape[2:]
+        return self.unpatchify(self.head(state.hidden, state.time), frames, height, width)
+
+    def to_x0(self, prediction: Tensor, latents: Tensor, timesteps: Tensor) -> Tensor:
+        """Clean-latent estimate x0 = x_t - sigma * v, in float64 as the published samplers do."""
+        if self.config.prediction == "x0":
+            return prediction
+        sigma = (timesteps.to(torch.float64) / 1000)[:, None, :, None, None]
+        return (latents.to(torch.float64) - sigma * prediction.to(torch.float64)).to(latents.dtype)
+
+    def forward_paged(
+        self,
+        latents: Tensor,
+        timesteps: Tensor,
+        frame_positions: Tensor,
+        text: TextContext,
+        pages: PageView,
+    ) -> Tensor:
+        """Prediction of the slots of one round, [s, c, f, h, w]; K/V are written to `pages`."""
+        state = self.begin(latents, timesteps, frame_positions, text)
+        for layer in range(self.config.layers):
+            self.attend(state, layer, self.project(state, layer, pages), pages)
+        return self.finish(state)
