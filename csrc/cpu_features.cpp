@@ -1,0 +1,20 @@
+#include "cpu_features.h"
+
+namespace wavecore {
+
+std::vector<std::string> supported_instruction_sets() {
+  std::vector<std::string> names{"portable"};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    names.emplace_back("avx2");
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+      names.emplace_back("avx512");
+    }
+  }
+#endif
+  return names;
+}
+
+}  // namespace wavecore

@@ -1,0 +1,1 @@
+"""Triton kernels, one family a file. Import them through `wavecore.triton_kernels`."""
