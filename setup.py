@@ -1,7 +1,7 @@
 """Build of the native module `wavecore._native` with CMake and ninja.
 
-The module needs neither libtorch nor nvcc. Without a working C++ compiler the package installs as pure Python:
-every operation then runs on its PyTorch implementation, and `wavecore doctor` says so.
+The module needs neither libtorch nor nvcc. Without a working C++ compiler the package installs as pure
+Python: every operation then runs on its PyTorch implementation, and `wavecore doctor` says so.
 """
 
 from __future__ import annotations
@@ -53,4 +53,7 @@ class CMakeBuild(build_ext):
         subprocess.run(["cmake", "--build", str(build)], check=True)
 
 
-setup(ext_modules=[Extension("wavecore._native", sources=[], optional=True)], cmdclass={"build_ext": CMakeBuild})
+setup(
+    ext_modules=[Extension("wavecore._native", sources=[], optional=True)],
+    cmdclass={"build_ext": CMakeBuild},
+)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
-
-if TYPE_CHECKING:
-    from wavecore import cache, control, media, metrics, models, ops, placement, rounds
-    from wavecore.session import load
 
 _SUBMODULES = ("cache", "control", "media", "metrics", "models", "ops", "placement", "rounds")
 

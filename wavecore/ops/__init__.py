@@ -1,0 +1,281 @@
+"""Operations of the models, `torch.ops.wavecore.*`: the one place that chooses an implementation.
+
+In the shapes below s = slots, t = tokens of a slot, f = latent frames of a slot, h = heads, d = head size,
+D = h * d, p = pages, n = tokens of a page, m = pages that a slot reads. Floating-point tensors are float32,
+bfloat16 or float16 and, unless said otherwise, of one dtype; any strides are taken. Results are contiguous.
+Arithmetic is in float32 at least. A wrong argument raises `wavecore.errors.UsageError`, which names it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wavecore.errors import UsageError
+from wavecore.ops import eager
+from wavecore.ops.backend import BACKENDS, selected
+from wavecore.ops.library import LIBRARY
+
+__all__ = [
+    "BACKENDS",
+    "backend",
+    "gate_residual",
+    "layer_norm_modulate",
+    "paged_attention",
+    "qkv_page_write",
+    "rms_norm",
+    "rope_shift",
+    "set_backend",
+    "unavailable",
+]
+
+_ops = getattr(torch.ops, LIBRARY.ns)
+# Bound once: looking an operation up by name costs as much as a tenth of a small kernel.
+_layer_norm_modulate = _ops.layer_norm_modulate.default
+_gate_residual = _ops.gate_residual.default
+_rms_norm = _ops.rms_norm.default
+_qkv_page_write = _ops.qkv_page_write.default
+_rope_shift = _ops.rope_shift.default
+_paged_attention = _ops.paged_attention.default
+
+
+def set_backend(name: str) -> None:
+    """Force the implementation of every operation.
+
+    Parameters
+    ----------
+    name : str
+        "auto" (native kernels on the CPU, Triton on CUDA, PyTorch where those are missing), "native",
+        "triton", "torch" (PyTorch in the dtype of the arguments) or "reference" (PyTorch in float64).
+        The environment variable ``WAVECORE_BACKEND`` sets it at import.
+
+    Raises
+    ------
+    UsageError
+        If the name is unknown. That a forced backend cannot run is raised at the first operation.
+    """
+    selected.select(name)
+
+
+def backend() -> str:
+    """Name of the selected backend, as given to `set_backend`."""
+    return selected.name
+
+
+def unavailable(name: str, device: str) -> str | None:
+    """Why backend `name` cannot run on a device type ("cpu", "cuda"), or None when it can."""
+    return selected.unavailable(name, device)
+
+
+def _needs_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _refuse_gradient(name: str, tensor: Tensor) -> None:
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        raise UsageError(
+            f"{name}: expected no gradient, since paged operations are for inference, "
+            "got a tensor that requires one; run them under torch.no_grad() or torch.inference_mode()"
+        )
+
+
+def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Layer norm without affine parameters, then scale and shift of the latent frame of each token.
+
+    ``(x - mean) / sqrt(variance + eps) * (1 + scale) + shift``; token ``i`` belongs to frame
+    ``i // (t // f)``. Differentiable (in PyTorch code) where a gradient is asked for.
+
+    Parameters
+    ----------
+    x : Tensor [s, t, D]
+        Hidden state.
+    shift, scale : Tensor [s, f, D]
+        Modulation, in the dtype of `x` or float32; f divides t.
+    eps : float
+        Added to the variance.
+
+    Returns
+    -------
+    Tensor [s, t, D]
+        In the dtype of `x`.
+    """
+    if _needs_gradient(x, shift, scale):
+        return eager.layer_norm_modulate(x, shift, scale, eps)
+    return _layer_norm_modulate(x, shift, scale, eps)
+
+
+def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    """Gated residual ``x + y * gate``, with the gate of the latent frame of each token.
+
+    Differentiable (in PyTorch code) where a gradient is asked for.
+
+    Parameters
+    ----------
+    x, y : Tensor [s, t, D]
+        Hidden state and what a layer adds to it.
+    gate : Tensor [s, f, D]
+        Gate, in the dtype of `x` or float32; token ``i`` belongs to frame ``i // (t // f)``.
+
+    Returns
+    -------
+    Tensor [s, t, D]
+        In the dtype of `x`.
+    """
+    if _needs_gradient(x, y, gate):
+        return eager.gate_residual(x, y, gate)
+    return _gate_residual(x, y, gate)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the whole last dimension, ``x / sqrt(mean(x^2) + eps) * weight``.
+
+    Wan 2.1 norms queries and keys so, across all heads at once. Differentiable (in PyTorch code) where a
+    gradient is asked for.
+
+    Parameters
+    ----------
+    x : Tensor [..., D]
+        Input.
+    weight : Tensor [D]
+        In the dtype of `x` or float32.
+    eps : float
+        Added to the mean square.
+
+    Returns
+    -------
+    Tensor [..., D]
+        In the dtype of `x`.
+    """
+    if _needs_gradient(x, weight):
+        return eager.rms_norm(x, weight, eps)
+    return _rms_norm(x, weight, eps)
+
+
+def qkv_page_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    rope: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_ids: Tensor,
+    eps: float,
+    unroped_pages: Tensor | None = None,
+    unroped_ids: Tensor | None = None,
+) -> Tensor:
+    """Norm and rotate queries and keys, and write keys and values into pages.
+
+    RMS norm across all heads and interleaved rotary embedding (adjacent pairs, Wan 2.1 ``rope_apply``) of
+    `q` and `k`; rotated keys and values go to the pages `page_ids`. Rows of a slot's last page that no token
+    fills are zeroed. Two entries of `page_ids` that name the same page leave it undefined.
+
+    Parameters
+    ----------
+    q, k, v : Tensor [s, t, D]
+        Projections, before norm.
+    q_weight, k_weight : Tensor [D]
+        Weights of the norms, in the dtype of `q` or float32.
+    rope : Tensor float32 [s, t, d // 2, 2]
+        Cosine and sine of each rotation.
+    k_pages, v_pages : Tensor [p, n, h, d]
+        Pages, written in place; the last stride is 1.
+    page_ids : Tensor int32 [s, ceil(t / n)]
+        Page of each n tokens; -1 writes nothing.
+    eps : float
+        Added to the mean square.
+    unroped_pages : Tensor [p2, n, h, d], optional
+        Pages that take the normed keys before rotation, written in place.
+    unroped_ids : Tensor int32 [s, ceil(t / n)], optional
+        Their page ids; -1 writes nothing.
+
+    Returns
+    -------
+    Tensor [s, t, h, d]
+        Normed and rotated queries.
+
+    Raises
+    ------
+    UsageError
+        For a wrong argument, or for a page id outside the pages (on the CPU).
+    """
+    _refuse_gradient("q", q)
+    return _qkv_page_write(
+        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids
+    )
+
+
+def rope_shift(
+    unroped_pages: Tensor, source_ids: Tensor, k_pages: Tensor, target_ids: Tensor, rope: Tensor
+) -> None:
+    """Give cached keys a new position: ``k_pages[target] = rotate(unroped_pages[source])``.
+
+    The source is always the key before rotation, so a thousand shifts equal one.
+
+    Parameters
+    ----------
+    unroped_pages : Tensor [p2, n, h, d]
+        Normed keys before rotation, as `qkv_page_write` stores them.
+    source_ids : Tensor int32 [m]
+        Pages to read.
+    k_pages : Tensor [p, n, h, d]
+        Pages, written in place; the last stride is 1.
+    target_ids : Tensor int32 [m]
+        Pages to write; -1 skips the entry.
+    rope : Tensor float32 [m, n, d // 2, 2]
+        Cosine and sine at the new positions.
+
+    Raises
+    ------
+    UsageError
+        For a wrong argument, or for a page id outside the pages (on the CPU).
+    """
+    _refuse_gradient("unroped_pages", unroped_pages)
+    _rope_shift(unroped_pages, source_ids, k_pages, target_ids, rope)
+
+
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of each slot's queries to the pages that its table lists.
+
+    Parameters
+    ----------
+    q : Tensor [s, tq, h, d]
+        Queries.
+    k_pages, v_pages : Tensor [p, n, h, d]
+        Keys and values.
+    page_table : Tensor int32 [s, m]
+        Pages in attention order.
+    page_lengths : Tensor int32 [s, m]
+        Valid tokens of each page, the first ones; 0 skips the page, whose id may then be -1. What lies behind
+        them is never read.
+    scale : float, optional
+        Factor on the scores; ``1 / sqrt(d)`` when not given.
+    return_lse : bool
+        Also return the natural logarithm of the sum of exponentials of the scores.
+
+    Returns
+    -------
+    out : Tensor [s, tq, h, d]
+        0 for a slot whose context is empty.
+    lse : Tensor float32 [s, tq, h]
+        With `return_lse` only; -inf for a slot whose context is empty.
+
+    Raises
+    ------
+    UsageError
+        For a wrong argument, or for a page id or length out of range (on the CPU).
+    """
+    _refuse_gradient("q", q)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    out, lse = _paged_attention(q, k_pages, v_pages, page_table, page_lengths, scale, return_lse)
+    return (out, lse) if return_lse else out

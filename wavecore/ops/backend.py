@@ -1,0 +1,92 @@
+"""Which implementation runs an operation on a tensor.
+
+`auto` takes the native kernels on the CPU, Triton on CUDA, and PyTorch where the one that fits is missing.
+A forced backend that cannot run is an error that says why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+from torch import Tensor
+
+from wavecore.errors import UsageError
+
+BACKENDS = ("auto", "native", "triton", "torch", "reference")
+
+
+class Backends:
+    """The selected backend and the implementations that this machine can load.
+
+    Parameters
+    ----------
+    name : str
+        One of `BACKENDS`.
+    instruction_set : str or None
+        CPU instruction set of the native kernels; the fastest that the processor has when None.
+    """
+
+    def __init__(self, name: str, instruction_set: str | None) -> None:
+        self._loaded: dict[str, ModuleType | str] = {}
+        self._instruction_set = instruction_set
+        self.select(name)
+
+    def select(self, name: str) -> None:
+        """Force a backend, or give the choice back with "auto"."""
+        if name not in BACKENDS:
+            raise UsageError(f"backend: expected one of {', '.join(BACKENDS)}, got {name!r}")
+        self.name = name
+        self._chosen: dict[str, ModuleType] = {}
+
+    def of(self, tensor: Tensor) -> ModuleType:
+        """Module that runs the operations on the device of `tensor`."""
+        device = "cpu" if tensor.is_cpu else tensor.device.type
+        chosen = self._chosen.get(device)
+        if chosen is None:
+            chosen = self._chosen[device] = self._choose(device)
+        return chosen
+
+    def _choose(self, device: str) -> ModuleType:
+        if self.name in ("torch", "reference"):
+            return self._load(self.name)
+        wanted = {"cpu": "native", "cuda": "triton"}.get(device) if self.name == "auto" else self.name
+        if self.name != "auto":
+            reason = self.unavailable(self.name, device)
+            if reason:
+                raise UsageError(f"backend: {self.name} cannot run on {device}: {reason}")
+        if wanted is None or self.unavailable(wanted, device):
+            return self._load("torch")
+        return self._load(wanted)
+
+    def unavailable(self, name: str, device: str) -> str | None:
+        """Why backend `name` cannot run on `device`, or None when it can."""
+        if name in ("torch", "reference"):
+            return None
+        if name == "native" and device != "cpu":
+            return "it holds CPU kernels only"
+        if name == "triton" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            return "Triton needs a GPU, or TRITON_INTERPRET=1 for its interpreter"
+        try:
+            self._load(name)
+        except ImportError as error:
+            return str(error)
+        return None
+
+    def _load(self, name: str) -> ModuleType:
+        known = self._loaded.get(name)
+        if known is None:
+            try:
+                known = importlib.import_module("wavecore.ops." + {"torch": "eager"}.get(name, name))
+                if name == "native":
+                    known.select_instruction_set(self._instruction_set)
+            except ImportError as error:
+                known = str(error)
+            self._loaded[name] = known
+        if isinstance(known, str):
+            raise ImportError(known)
+        return known
+
+
+selected = Backends(os.environ.get("WAVECORE_BACKEND", "auto"), os.environ.get("WAVECORE_CPU"))

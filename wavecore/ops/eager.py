@@ -1,0 +1,112 @@
+"""PyTorch in the dtype of the arguments: what runs where no kernel of this package can.
+
+`layer_norm_modulate`, `gate_residual` and `rms_norm` are differentiable. The caller has checked the arguments;
+the contents of page tables are checked here.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wavecore.ops import checks
+
+
+def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
+    if x.shape[1] == 0:
+        return x.new_empty(x.shape)
+    frames = (shift.shape[1], -1)
+    normed = F.layer_norm(x, x.shape[-1:], eps=eps).unflatten(1, frames)
+    return torch.addcmul(shift.unsqueeze(2), normed, 1 + scale.unsqueeze(2)).flatten(1, 2).to(x.dtype)
+
+
+def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    if x.shape[1] == 0:
+        return x.new_empty(x.shape)
+    frames = (gate.shape[1], -1)
+    gated = torch.addcmul(x.unflatten(1, frames), y.unflatten(1, frames), gate.unsqueeze(2))
+    return gated.flatten(1, 2).to(x.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps).contiguous()
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Rotate adjacent pairs of x [..., h, d] by rope [..., d // 2, 2]; computes in float32."""
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = rope.unsqueeze(-3).unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
+
+
+def qkv_page_write(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_weight: Tensor,
+    k_weight: Tensor,
+    rope: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_ids: Tensor,
+    eps: float,
+    unroped_pages: Tensor | None,
+    unroped_ids: Tensor | None,
+) -> Tensor:
+    checks.check_page_ids("page_ids", page_ids, k_pages.shape[0])
+    per_head = k_pages.shape[2:]
+    normed_k = rms_norm(k, k_weight, eps).unflatten(-1, per_head)
+    _write_pages(k_pages, page_ids, rotate(normed_k, rope))
+    _write_pages(v_pages, page_ids, v.unflatten(-1, per_head))
+    if unroped_pages is not None and unroped_ids is not None:
+        checks.check_page_ids("unroped_ids", unroped_ids, unroped_pages.shape[0])
+        _write_pages(unroped_pages, unroped_ids, normed_k)
+    return rotate(rms_norm(q, q_weight, eps).unflatten(-1, per_head), rope)
+
+
+def _write_pages(pages: Tensor, ids: Tensor, tokens: Tensor) -> None:
+    """Write tokens [s, t, h, d] to whole pages; the last page of a slot is filled up with zeros."""
+    page_tokens = pages.shape[1]
+    padding = ids.shape[1] * page_tokens - tokens.shape[1]
+    sources = F.pad(tokens, (0, 0, 0, 0, 0, padding)).reshape(-1, *pages.shape[1:])
+    kept = ids.flatten() >= 0
+    pages.index_copy_(0, ids.flatten()[kept].long(), sources[kept])
+
+
+def rope_shift(
+    unroped_pages: Tensor, source_ids: Tensor, k_pages: Tensor, target_ids: Tensor, rope: Tensor
+) -> None:
+    checks.check_page_ids("target_ids", target_ids, k_pages.shape[0])
+    checks.check_sources(source_ids, target_ids, unroped_pages.shape[0])
+    kept = target_ids >= 0
+    shifted = rotate(unroped_pages[source_ids[kept].long()], rope[kept])
+    k_pages.index_copy_(0, target_ids[kept].long(), shifted)
+
+
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float,
+    return_lse: bool,
+) -> tuple[Tensor, Tensor]:
+    checks.check_context(page_table, page_lengths, k_pages.shape[0], k_pages.shape[1])
+    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.full(q.shape[:3] if return_lse else (0,), -torch.inf, dtype=torch.float32, device=q.device)
+    for slot, row in enumerate(zip(page_table.tolist(), page_lengths.tolist(), strict=True)):
+        context = [(page, length) for page, length in zip(*row, strict=True) if length]
+        if not context:
+            continue
+        queries = q[slot].transpose(0, 1)
+        keys = torch.cat([k_pages[page, :length] for page, length in context]).transpose(0, 1)
+        values = torch.cat([v_pages[page, :length] for page, length in context]).transpose(0, 1)
+        # A batch dimension: without one PyTorch does not take its fused CPU kernel.
+        attended = F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=scale)
+        out[slot] = attended[0].transpose(0, 1)
+        if return_lse:
+            scores = (queries.float() * scale) @ keys.float().transpose(1, 2)
+            lse[slot] = scores.logsumexp(-1).transpose(0, 1)
+    return out, lse
