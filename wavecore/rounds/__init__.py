@@ -1,0 +1,33 @@
+"""What is computed when: rounds of slots as plain data (no tensors, no torch)."""
+
+from wavecore.rounds.data import Key, Read, Round, Slot, table
+from wavecore.rounds.noise import NoiseLevel, nearest_levels, nearest_sigma, noise, shifted, warped_levels
+from wavecore.rounds.order import chunk_major, round_major
+from wavecore.rounds.rules import Rounds, Rules
+from wavecore.rounds.sequential import Sequential, sequential
+from wavecore.rounds.stream_batch import StreamBatch, stream_batch
+from wavecore.rounds.wavefront import Wavefront, wavefront
+
+__all__ = [
+    "Key",
+    "NoiseLevel",
+    "Read",
+    "Round",
+    "Rounds",
+    "Rules",
+    "Sequential",
+    "Slot",
+    "StreamBatch",
+    "Wavefront",
+    "chunk_major",
+    "nearest_levels",
+    "nearest_sigma",
+    "noise",
+    "round_major",
+    "sequential",
+    "shifted",
+    "stream_batch",
+    "table",
+    "warped_levels",
+    "wavefront",
+]

@@ -1,0 +1,157 @@
+"""What the three kinds of rounds have in common: chunk lengths, history, anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from wavecore.errors import UsageError
+from wavecore.rounds.data import Key, Read, Round, Slot
+
+AnchorPosition = Literal["adjacent", "reference", "absolute"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Parameters that, with a round's number, determine the round.
+
+    Parameters
+    ----------
+    steps : int
+        Denoising stages N.
+    chunk_frames : int
+        Latent frames of a chunk.
+    first_chunk_frames : int, optional
+        Latent frames of chunk 0 where they differ (StreamDiffusionV2: 2, then 1).
+    anchor_chunks : int
+        Chunks from the stream's beginning that are never dropped; 0 for none.
+    anchor_position : "adjacent", "reference" or "absolute"
+        Temporal index of the anchor: just before the oldest other chunk that is read (its true
+        position until chunks are dropped); the rule of the published Wave Forcing runtime, which
+        does not count the live store and so overlaps it; or its true position for ever.
+    """
+
+    steps: int
+    chunk_frames: int = 3
+    first_chunk_frames: int | None = None
+    anchor_chunks: int = 1
+    anchor_position: AnchorPosition = "adjacent"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "chunk_frames", "first_chunk_frames"):
+            at_least(name, getattr(self, name), 1)
+        at_least("anchor_chunks", self.anchor_chunks, 0)
+        allowed = self._anchor_positions()
+        if self.anchor_position not in allowed:
+            raise UsageError(
+                f"anchor_position: expected one of {', '.join(allowed)}, got {self.anchor_position!r}"
+            )
+
+    def _anchor_positions(self) -> tuple[str, ...]:
+        return "adjacent", "absolute"
+
+    # -- to be given by each kind --------------------------------------------------------
+
+    def round(self, index: int, chunks: int | None = None) -> Round:
+        """Round `index` of a stream of `chunks` chunks; None while its end is not known."""
+        raise NotImplementedError
+
+    def count(self, chunks: int) -> int:
+        """Rounds that a stream of `chunks` chunks takes."""
+        raise NotImplementedError
+
+    def entered(self, index: int) -> int:
+        """Chunks of an endless stream that have entered before round `index`."""
+        raise NotImplementedError
+
+    # -- shared --------------------------------------------------------------------------
+
+    def frames(self, chunk: int) -> int:
+        """Latent frames of a chunk."""
+        first = self.first_chunk_frames
+        return first if chunk == 0 and first is not None else self.chunk_frames
+
+    def start(self, chunk: int) -> int:
+        """Temporal index of a chunk's first latent frame."""
+        return 0 if chunk == 0 else self.frames(0) + (chunk - 1) * self.chunk_frames
+
+    def _clean(self, stored: int, width: int, stage: int) -> tuple[list[Key], list[Key]]:
+        """Anchor and bounded history (oldest first) out of chunks 0 .. stored - 1."""
+        anchors = range(min(self.anchor_chunks, stored))
+        history = range(max(self.anchor_chunks, stored - width), stored)
+        return [Key(c, stage) for c in anchors], [Key(c, stage) for c in history]
+
+    def _reads(self, anchors: list[Key], others: list[Key], base: int | None = None) -> tuple[Read, ...]:
+        """Anchor, whose first frame sits at `base` (adjacent when None), then the others in order."""
+        absolute = self.anchor_position == "absolute"
+        if base is None:
+            base = self.start(others[0].chunk) - sum(self.frames(key.chunk) for key in anchors)
+        reads = [
+            Read(
+                key,
+                self.frames(key.chunk),
+                self.start(key.chunk) + (0 if absolute else base),
+                anchor=not absolute,
+            )
+            for key in anchors
+        ]
+        reads += [Read(key, self.frames(key.chunk), self.start(key.chunk)) for key in others]
+        return tuple(reads)
+
+    def _slot(self, key: Key, reads: tuple[Read, ...], clean_stage: int) -> Slot:
+        moving = self.anchor_position != "absolute" and key.chunk < self.anchor_chunks
+        return Slot(
+            key.chunk,
+            key.stage,
+            self.start(key.chunk),
+            self.frames(key.chunk),
+            reads,
+            keep_unrotated=moving and key.stage == clean_stage,
+        )
+
+
+def at_least(name: str, value: int | None, least: int) -> None:
+    """Reject a parameter that is given and too small."""
+    if value is not None and value < least:
+        raise UsageError(f"{name}: expected at least {least}, got {value}")
+
+
+class Rounds(Iterator[Round]):
+    """The rounds of one stream, one after the other.
+
+    Parameters
+    ----------
+    rules : Rules
+        What determines them.
+    chunks : int, optional
+        Length of the stream; endless while None.
+    """
+
+    def __init__(self, rules: Rules, chunks: int | None = None) -> None:
+        at_least("chunks", chunks, 0)
+        self.rules = rules
+        self.chunks = chunks
+        self.index = 0
+
+    def __next__(self) -> Round:
+        if self.chunks is not None and self.index >= self.rules.count(self.chunks):
+            raise StopIteration
+        result = self.rules.round(self.index, self.chunks)
+        self.index += 1
+        return result
+
+    @property
+    def entered(self) -> int:
+        """Chunks that have entered so far: the least number of chunks the stream can end with."""
+        entered = self.rules.entered(self.index)
+        return entered if self.chunks is None else min(entered, self.chunks)
+
+    def finish(self, chunks: int | None = None) -> None:
+        """Fix the end of the stream: `chunks` chunks, or no chunk but those that have entered.
+
+        The remaining rounds then drain the stages.
+        """
+        chunks = self.entered if chunks is None else chunks
+        at_least("chunks", chunks, self.entered)
+        self.chunks = chunks
