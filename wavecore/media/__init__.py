@@ -1,0 +1,30 @@
+"""Video in and out: frames are uint8 arrays [height, width, 3], RGB, read and written one at a time.
+
+PyAV and Pillow are imported only when a file is opened or an image is made.
+"""
+
+from __future__ import annotations
+
+from wavecore.media.geometry import centre_crop_box, fit_frame
+from wavecore.media.output import check_output
+from wavecore.media.reader import VideoInfo, VideoReader, read_video
+from wavecore.media.sheet import FramePicker, contact_sheet, save_contact_sheet
+from wavecore.media.timing import resample
+from wavecore.media.writer import FrameDirectoryWriter, FrameSink, VideoWriter, write_latents
+
+__all__ = [
+    "FrameDirectoryWriter",
+    "FramePicker",
+    "FrameSink",
+    "VideoInfo",
+    "VideoReader",
+    "VideoWriter",
+    "centre_crop_box",
+    "check_output",
+    "contact_sheet",
+    "fit_frame",
+    "read_video",
+    "resample",
+    "save_contact_sheet",
+    "write_latents",
+]
