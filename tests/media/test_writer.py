@@ -193,7 +193,7 @@ def test_read_only_directory(tmp_path: Path) -> None:
 def test_file_size_limit(tmp_path: Path, make: str, limit: int) -> None:
     """A write that fails, at any point of the file, is one line and leaves nothing.
 
-    A limit on the file size stands for the full disk here: the same calls fail, without a file system to fill.
+    A limit on the file size stands for the full disk: the same calls fail, with no file system to fill.
     """
     program = f"""
         import resource, signal, sys

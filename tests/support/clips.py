@@ -89,7 +89,7 @@ def write_audio(path: Path) -> Path:
 
 
 def set_matrix(path: Path, a: int, b: int, c: int, d: int) -> None:
-    """Write a display matrix (16.16 fixed point, ISO 14496-12 section 8.3.2) into the track header of an mp4."""
+    """Write a display matrix (16.16 fixed point, ISO 14496-12 section 8.3.2) into an mp4's track header."""
     data = bytearray(path.read_bytes())
     position = data.index(b"tkhd") + 4
     assert data[position] == 0, "version 0 track header"
