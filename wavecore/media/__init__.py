@@ -5,8 +5,8 @@ PyAV and Pillow are imported only when a file is opened or an image is made.
 
 from __future__ import annotations
 
+from wavecore.files import check_output
 from wavecore.media.geometry import centre_crop_box, fit_frame
-from wavecore.media.output import check_output
 from wavecore.media.reader import VideoInfo, VideoReader, read_video
 from wavecore.media.sheet import FramePicker, contact_sheet, save_contact_sheet
 from wavecore.media.timing import resample

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wavecore.errors import UsageError
-from wavecore.media.output import complete_or_nothing
+from wavecore.files import complete_or_nothing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wavecore.errors import InputError, UsageError
+from wavecore.files import check_output, complete_or_nothing, pending_path, write_error
 from wavecore.media.geometry import ACCURATE_COLOUR
-from wavecore.media.output import check_output, complete_or_nothing, pending_path, write_error
 
 if TYPE_CHECKING:
     import torch
