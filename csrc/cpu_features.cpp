@@ -4,7 +4,7 @@ namespace wavecore {
 
 std::vector<std::string> supported_instruction_sets() {
   std::vector<std::string> names{"portable"};
-#if defined(__x86_64__)
+#if defined(WAVECORE_HAVE_X86)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
     names.emplace_back("avx2");

@@ -3,9 +3,36 @@
 #include <pybind11/stl.h>
 
 #include "cpu_features.h"
+#include "ops.h"
+#include "parallel.h"
+#include "tensor.h"
+
+namespace py = pybind11;
 
 PYBIND11_MODULE(_native, module) {
+  using wavecore::Operations;
   module.doc() = "CPU kernels of wavecore";
+
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const wavecore::ArgumentError& error) {
+      py::object type = py::module_::import("wavecore.errors").attr("UsageError");
+      PyErr_SetString(type.ptr(), error.what());
+    }
+  });
+
   module.def("supported_instruction_sets", &wavecore::supported_instruction_sets,
              "Instruction sets that this build and this processor have, slowest first.");
+  module.def("thread_library", &wavecore::thread_library, "Path of the OpenMP runtime whose threads are used.");
+
+  py::class_<Operations>(module, "Operations", "The kernels of one instruction set.")
+      .def(py::init<const std::string&>(), py::arg("instruction_set"))
+      .def_property_readonly("instruction_set", &Operations::instruction_set)
+      .def("layer_norm_modulate", &Operations::layer_norm_modulate)
+      .def("gate_residual", &Operations::gate_residual)
+      .def("rms_norm", &Operations::rms_norm)
+      .def("qkv_page_write", &Operations::qkv_page_write)
+      .def("rope_shift", &Operations::rope_shift)
+      .def("paged_attention", &Operations::paged_attention);
 }

@@ -1,0 +1,157 @@
+// Arguments of the CPU kernels and the table of functions that each instruction set provides.
+//
+// The kernels are compiled once for each instruction set. To keep code of a wide instruction set out of the rest
+// of the module, they share plain data only: no inline function and no template of the standard library.
+#pragma once
+
+#include <cstdint>
+
+namespace wavecore {
+
+struct bf16 {
+  uint16_t bits;
+};
+
+struct fp16 {
+  uint16_t bits;
+};
+
+enum class DType { float32, bfloat16, float16, int32 };
+
+// Strides are in elements; the last dimension has stride 1. Modulations are of the dtype of x or float32.
+struct Modulation {
+  const void* data;
+  int64_t slot_stride;
+  int64_t frame_stride;
+  DType dtype;
+};
+
+struct LayerNormModulateArgs {
+  const void* x;
+  int64_t x_slot_stride;
+  int64_t x_token_stride;
+  Modulation shift;
+  Modulation scale;
+  void* out;  // [s, t, D] contiguous
+  int64_t tokens;
+  int64_t tokens_per_frame;
+  int64_t dim;
+  float eps;
+  DType dtype;
+};
+
+struct GateResidualArgs {
+  const void* x;
+  int64_t x_slot_stride;
+  int64_t x_token_stride;
+  const void* y;
+  int64_t y_slot_stride;
+  int64_t y_token_stride;
+  Modulation gate;
+  void* out;  // [s, t, D] contiguous
+  int64_t tokens;
+  int64_t tokens_per_frame;
+  int64_t dim;
+  DType dtype;
+};
+
+struct RmsNormArgs {
+  const void* x;
+  int64_t x_stride;
+  const float* weight;
+  void* out;  // [rows, D] contiguous
+  int64_t dim;
+  float eps;
+  DType dtype;
+};
+
+struct Pages {
+  void* data;
+  int64_t page_stride;
+  int64_t token_stride;
+  int64_t head_stride;
+};
+
+struct Rows {
+  const void* data;
+  int64_t slot_stride;
+  int64_t token_stride;
+};
+
+struct QkvPageWriteArgs {
+  Rows q, k, v;
+  const float* q_weight;
+  const float* k_weight;
+  const float* rope;  // [s, t, d / 2, 2]
+  int64_t rope_slot_stride;
+  int64_t rope_token_stride;
+  Pages k_pages, v_pages, unroped_pages;
+  const int32_t* page_ids;     // [s, pages_per_slot] contiguous
+  const int32_t* unroped_ids;  // the same, or null
+  void* q_out;                 // [s, t, h, d] contiguous
+  int64_t tokens;
+  int64_t page_tokens;
+  int64_t pages_per_slot;
+  int64_t heads;
+  int64_t head_dim;
+  float eps;
+  DType dtype;
+};
+
+struct RopeShiftArgs {
+  Pages source;
+  Pages target;
+  const int32_t* source_ids;
+  const int32_t* target_ids;
+  const float* rope;  // [m, n, d / 2, 2]
+  int64_t rope_page_stride;
+  int64_t rope_token_stride;
+  int64_t page_tokens;
+  int64_t heads;
+  int64_t head_dim;
+  DType dtype;
+};
+
+struct PagedAttentionArgs {
+  const void* q;
+  int64_t q_slot_stride;
+  int64_t q_token_stride;
+  int64_t q_head_stride;
+  Pages k_pages, v_pages;
+  const int32_t* page_table;    // [s, pages_per_slot] contiguous
+  const int32_t* page_lengths;  // the same
+  void* out;                    // [s, tq, h, d] contiguous
+  float* lse;                   // [s, tq, h] contiguous, or null
+  int64_t queries;
+  int64_t query_block;  // rows of one work item
+  int64_t pages_per_slot;
+  int64_t heads;
+  int64_t head_dim;
+  float scale;
+  DType dtype;
+};
+
+// Each function works on the items [begin, end); items are independent of one another.
+struct Kernels {
+  const char* name;
+  // items: tokens of all slots
+  void (*layer_norm_modulate)(const LayerNormModulateArgs&, int64_t begin, int64_t end);
+  void (*gate_residual)(const GateResidualArgs&, int64_t begin, int64_t end);
+  // items: rows
+  void (*rms_norm)(const RmsNormArgs&, int64_t begin, int64_t end);
+  // items: rows of the pages of all slots, those that no token fills included
+  void (*qkv_page_write)(const QkvPageWriteArgs&, int64_t begin, int64_t end);
+  // items: rows of the pages to write
+  void (*rope_shift)(const RopeShiftArgs&, int64_t begin, int64_t end);
+  // items: (slot, head, query block)
+  void (*paged_attention)(const PagedAttentionArgs&, int64_t begin, int64_t end, float* scratch);
+  int64_t (*paged_attention_scratch)(const PagedAttentionArgs&);  // floats
+};
+
+const Kernels& portable_kernels();
+#if defined(WAVECORE_HAVE_X86)
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+#endif
+
+}  // namespace wavecore

@@ -1,0 +1,264 @@
+// Attention over pages: online softmax in float32 over blocks of keys.
+//
+// A work item is a block of query rows of one head of one slot. Keys and values of the context, from whatever
+// pages, are packed block by block: keys transposed into panels for the register tiles of the score product,
+// values as rows of whole vectors. Packing costs one pass over a block, the products `query_block` passes. Only
+// valid tokens are read, so what lies behind them in a page cannot leak.
+#pragma once
+
+#include "common.h"
+
+namespace wavecore::WAVECORE_ISA {
+
+constexpr int64_t kPanel = kVectors * W;  // keys of a score panel
+constexpr int64_t kKeyBlock = 128;        // a block of keys and values of 128 floats each fits the second-level cache
+static_assert(kKeyBlock % kPanel == 0, "a block is whole panels");
+
+inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kLn2 = 0.69314718055994530942f;
+
+// 2^x for x <= 0, relative error below 2e-7 (minimax polynomial of degree 5); at least 2^-126, NaN stays NaN.
+inline V exp2_negative(V x) {
+  V f;
+  V scale = split_exponent(maximum(set1(-126.0f), x), f);
+  V p = set1(0x1.5c08b0p-10f);
+  p = fma(p, f, set1(0x1.3d0c48p-7f));
+  p = fma(p, f, set1(0x1.c6b6e6p-5f));
+  p = fma(p, f, set1(0x1.ebf918p-3f));
+  p = fma(p, f, set1(0x1.62e428p-1f));
+  p = fma(p, f, set1(0x1.000002p+0f));
+  return p * scale;
+}
+
+struct AttentionScratch {
+  float* q;       // [rows][d], scaled
+  float* out;     // [rows][padded d]
+  float* k;       // [panels][d][kPanel]
+  float* v;       // [kKeyBlock][padded d]
+  float* scores;  // [kRows][kKeyBlock]
+  float* max;     // [rows]
+  float* sum;     // [rows]
+};
+
+inline int64_t scratch_layout(const PagedAttentionArgs& a, float* base, AttentionScratch& s) {
+  int64_t rows = round_up(a.query_block, kRows), padded = round_up(a.head_dim, W), used = 0;
+  auto take = [&](float*& part, int64_t floats) {
+    part = base + used;
+    used += round_up(floats, 16);
+  };
+  take(s.q, rows * a.head_dim);
+  take(s.out, rows * padded);
+  take(s.k, kKeyBlock * a.head_dim);
+  take(s.v, kKeyBlock * padded);
+  take(s.scores, kRows * kKeyBlock);
+  take(s.max, rows);
+  take(s.sum, rows);
+  return used;
+}
+
+// Walks the valid tokens of a slot's context in attention order.
+template <typename T>
+struct ContextWalk {
+  const PagedAttentionArgs& a;
+  const int32_t* table;
+  const int32_t* lengths;
+  int64_t head;
+  int64_t entry = 0;
+  int64_t token = 0;
+
+  // Row pointers of the next tokens, at most kKeyBlock; returns how many.
+  int64_t next_block(const T** k_rows, const T** v_rows) {
+    int64_t count = 0;
+    while (count < kKeyBlock && entry < a.pages_per_slot) {
+      int64_t take = lengths[entry] - token;
+      if (take > kKeyBlock - count) take = kKeyBlock - count;
+      if (take > 0) {
+        const T* k = row(a.k_pages);
+        const T* v = row(a.v_pages);
+        for (int64_t i = 0; i < take; ++i) {
+          k_rows[count + i] = k + i * a.k_pages.token_stride;
+          v_rows[count + i] = v + i * a.v_pages.token_stride;
+        }
+        count += take;
+        token += take;
+      }
+      if (token >= lengths[entry]) {
+        ++entry;
+        token = 0;
+      }
+    }
+    return count;
+  }
+
+  const T* row(const Pages& pages) const {
+    return static_cast<const T*>(pages.data) + table[entry] * pages.page_stride + token * pages.token_stride +
+           head * pages.head_stride;
+  }
+};
+
+// Keys to panels [panel][d][kPanel]; keys missing from the last panel are zero.
+template <typename T>
+inline void pack_keys(const T* const* rows, int64_t count, int64_t head_dim, float* out) {
+  for (int64_t key = 0; key < round_up(count, kPanel); key += W) {
+    float* to = out + key / kPanel * kPanel * head_dim + key % kPanel;
+    for (int64_t at = 0; at < head_dim; at += W) {
+      int64_t width = head_dim - at < W ? head_dim - at : W;
+      V block[W];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < W; ++i)
+        block[i] = key + i < count ? load_some(rows[key + i] + at, width) : zero();
+      transpose(block);
+      for (int64_t i = 0; i < width; ++i) store(to + (at + i) * kPanel, block[i]);
+    }
+  }
+}
+
+template <typename T>
+inline void pack_values(const T* const* rows, int64_t count, int64_t head_dim, int64_t padded, float* out) {
+  for (int64_t key = 0; key < count; ++key)
+    for_vectors(head_dim, [&](int64_t at, int64_t width) {
+      store(out + key * padded + at, load_some(rows[key] + at, width));
+    });
+}
+
+// scores[kRows][kPanel] = q[kRows][d] * panel[d][kPanel]
+inline void score_tile(const float* q, const float* panel, int64_t head_dim, float* scores) {
+  V acc[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) acc[r][j] = zero();
+  for (int64_t i = 0; i < head_dim; ++i) {
+    V right[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) right[j] = load(panel + i * kPanel + j * W);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      V left = set1(q[r * head_dim + i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) acc[r][j] = fma(left, right[j], acc[r][j]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) store(scores + r * kKeyBlock + j * W, acc[r][j]);
+}
+
+// out[kRows][N vectors] = out * decay + p[kRows][keys] * v[keys][N vectors]
+template <int N>
+inline void value_tile(const float* p, const float* decay, const float* v, int64_t keys, int64_t padded, float* out) {
+  V acc[kRows][N];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) acc[r][j] = load(out + r * padded + j * W) * set1(decay[r]);
+  for (int64_t key = 0; key < keys; ++key) {
+    V right[N];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) right[j] = load(v + key * padded + j * W);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      V left = set1(p[r * kKeyBlock + key]);
+#pragma GCC unroll 4
+      for (int j = 0; j < N; ++j) acc[r][j] = fma(left, right[j], acc[r][j]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) store(out + r * padded + j * W, acc[r][j]);
+}
+
+// Scores of one row to probabilities relative to the running maximum; returns the decay of what came before.
+inline float softmax_row(float* scores, int64_t keys, float& running_max, float& running_sum) {
+  const float infinity = __builtin_inff();
+  int64_t padded = round_up(keys, W);
+  for (int64_t i = keys; i < padded; ++i) scores[i] = -infinity;
+  V high = load(scores);
+  for (int64_t i = W; i < padded; i += W) high = maximum(high, load(scores + i));
+  float now = largest(high);
+  if (now < running_max) now = running_max;
+  V reference = set1(now), total = zero();
+  for (int64_t i = 0; i < padded; i += W) {
+    V p = exp2_negative(load(scores + i) - reference);
+    store(scores + i, p);
+    total = total + p;
+  }
+  float decay = running_max == now ? 1.0f : __builtin_exp2f(running_max - now);
+  running_sum = running_sum * decay + sum(total);
+  running_max = now;
+  return decay;
+}
+
+template <typename T>
+void paged_attention_item(const PagedAttentionArgs& a, int64_t item, const AttentionScratch& s) {
+  int64_t blocks = (a.queries + a.query_block - 1) / a.query_block;
+  int64_t block = item % blocks, head = item / blocks % a.heads, slot = item / blocks / a.heads;
+  int64_t first = block * a.query_block, dim = a.head_dim, padded = round_up(dim, W);
+  int64_t rows = a.queries - first < a.query_block ? a.queries - first : a.query_block;
+  int64_t tiles = (rows + kRows - 1) / kRows;
+
+  const T* q = static_cast<const T*>(a.q) + slot * a.q_slot_stride + head * a.q_head_stride;
+  V factor = set1(a.scale * kLog2E);
+  for (int64_t r = 0; r < tiles * kRows; ++r) {
+    float* to = s.q + r * dim;
+    if (r < rows)
+      for_vectors(dim, [&](int64_t at, int64_t width) {
+        store_some(to + at, load_some(q + (first + r) * a.q_token_stride + at, width) * factor, width);
+      });
+    else
+      __builtin_memset(to, 0, sizeof(float) * dim);
+    s.max[r] = -__builtin_inff();
+    s.sum[r] = 0.0f;
+  }
+  __builtin_memset(s.out, 0, sizeof(float) * tiles * kRows * padded);
+
+  const T* k_rows[kKeyBlock];
+  const T* v_rows[kKeyBlock];
+  ContextWalk<T> walk{a, a.page_table + slot * a.pages_per_slot, a.page_lengths + slot * a.pages_per_slot, head};
+  while (int64_t keys = walk.next_block(k_rows, v_rows)) {
+    pack_keys(k_rows, keys, dim, s.k);
+    pack_values(v_rows, keys, dim, padded, s.v);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      int64_t row = tile * kRows;
+      for (int64_t key = 0; key < keys; key += kPanel)
+        score_tile(s.q + row * dim, s.k + key * dim, dim, s.scores + key);
+      float decay[kRows];
+      for (int r = 0; r < kRows; ++r)
+        decay[r] = softmax_row(s.scores + r * kKeyBlock, keys, s.max[row + r], s.sum[row + r]);
+      int64_t at = 0;
+      for (; at + kVectors * W <= padded; at += kVectors * W)
+        value_tile<kVectors>(s.scores, decay, s.v + at, keys, padded, s.out + row * padded + at);
+      for (; at < padded; at += W)
+        value_tile<1>(s.scores, decay, s.v + at, keys, padded, s.out + row * padded + at);
+    }
+  }
+
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t place = (slot * a.queries + first + r) * a.heads + head;
+    V inverse = set1(s.sum[r] == 0.0f ? 0.0f : 1.0f / s.sum[r]);
+    for_vectors(dim, [&](int64_t at, int64_t width) {
+      store_some(static_cast<T*>(a.out) + place * dim + at, load(s.out + r * padded + at) * inverse, width);
+    });
+    if (a.lse) a.lse[place] = (s.max[r] + __builtin_log2f(s.sum[r])) * kLn2;
+  }
+}
+
+inline void paged_attention(const PagedAttentionArgs& a, int64_t begin, int64_t end, float* base) {
+  AttentionScratch scratch;
+  scratch_layout(a, base, scratch);
+  for_dtype(a.dtype, [&](auto* type) {
+    for (int64_t item = begin; item < end; ++item)
+      paged_attention_item<typename Pointee<decltype(type)>::type>(a, item, scratch);
+  });
+}
+
+inline int64_t paged_attention_scratch(const PagedAttentionArgs& a) {
+  AttentionScratch scratch;
+  return scratch_layout(a, nullptr, scratch);
+}
+
+}  // namespace wavecore::WAVECORE_ISA

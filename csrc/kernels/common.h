@@ -1,0 +1,83 @@
+// Pieces that the kernels share. Included after the vector header of an instruction set.
+#pragma once
+
+namespace wavecore::WAVECORE_ISA {
+
+// The first `count` < W elements; zeros behind them.
+template <typename T>
+inline V load_part(const T* p, int64_t count) {
+  T whole[W] = {};
+  for (int64_t i = 0; i < count; ++i) whole[i] = p[i];
+  return load(whole);
+}
+
+template <typename T>
+inline void store_part(T* p, V v, int64_t count) {
+  T whole[W];
+  store(whole, v);
+  for (int64_t i = 0; i < count; ++i) p[i] = whole[i];
+}
+
+// Calls body(offset, count) for whole vectors (count = W) and once for the rest of `size` elements.
+template <typename Body>
+inline __attribute__((always_inline)) void for_vectors(int64_t size, Body body) {
+  int64_t i = 0;
+  for (; i + W <= size; i += W) body(i, int64_t(W));
+  if (i < size) body(i, size - i);
+}
+
+template <typename T>
+inline __attribute__((always_inline)) V load_some(const T* p, int64_t count) {
+  return count == W ? load(p) : load_part(p, count);
+}
+
+template <typename T>
+inline __attribute__((always_inline)) void store_some(T* p, V v, int64_t count) {
+  if (count == W)
+    store(p, v);
+  else
+    store_part(p, v, count);
+}
+
+inline float reciprocal_root(float x) { return 1.0f / __builtin_sqrtf(x); }
+
+// 1 / sqrt(mean square + eps) of a row.
+template <typename T>
+inline float rms_factor(const T* row, int64_t dim, float eps) {
+  V a = zero(), b = zero();
+  int64_t i = 0;
+  for (; i + 2 * W <= dim; i += 2 * W) {
+    V first = load(row + i), second = load(row + i + W);
+    a = fma(first, first, a);
+    b = fma(second, second, b);
+  }
+  for (; i < dim; i += W) {
+    V rest = load_some(row + i, dim - i < W ? dim - i : W);
+    a = fma(rest, rest, a);
+  }
+  return reciprocal_root(sum(a + b) / float(dim) + eps);
+}
+
+// Calls body with a null pointer of the element type, as a template over types.
+template <typename Body>
+inline void for_dtype(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::float32:
+      return body(static_cast<const float*>(nullptr));
+    case DType::bfloat16:
+      return body(static_cast<const bf16*>(nullptr));
+    case DType::float16:
+      return body(static_cast<const fp16*>(nullptr));
+    case DType::int32:
+      return;
+  }
+}
+
+template <typename P>
+struct Pointee;
+template <typename T>
+struct Pointee<const T*> {
+  using type = T;
+};
+
+}  // namespace wavecore::WAVECORE_ISA

@@ -1,0 +1,36 @@
+// The operations on Python tensors: views, data-dependent checks, threads. Shapes and dtypes have been checked by
+// the caller (wavecore/ops/checks.py); page ids and lengths are checked here.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "kernels.h"
+
+namespace wavecore {
+
+class Operations {
+ public:
+  explicit Operations(const std::string& instruction_set);
+
+  const char* instruction_set() const { return kernels_->name; }
+
+  void layer_norm_modulate(pybind11::handle x, pybind11::handle shift, pybind11::handle scale, pybind11::handle out,
+                           double eps, int threads) const;
+  void gate_residual(pybind11::handle x, pybind11::handle y, pybind11::handle gate, pybind11::handle out,
+                     int threads) const;
+  void rms_norm(pybind11::handle x, pybind11::handle weight, pybind11::handle out, double eps, int threads) const;
+  void qkv_page_write(pybind11::handle q, pybind11::handle k, pybind11::handle v, pybind11::handle q_weight,
+                      pybind11::handle k_weight, pybind11::handle rope, pybind11::handle k_pages,
+                      pybind11::handle v_pages, pybind11::handle page_ids, pybind11::handle unroped_pages,
+                      pybind11::handle unroped_ids, pybind11::handle q_out, double eps, int threads) const;
+  void rope_shift(pybind11::handle unroped_pages, pybind11::handle source_ids, pybind11::handle k_pages,
+                  pybind11::handle target_ids, pybind11::handle rope, int threads) const;
+  void paged_attention(pybind11::handle q, pybind11::handle k_pages, pybind11::handle v_pages,
+                       pybind11::handle page_table, pybind11::handle page_lengths, pybind11::handle out,
+                       pybind11::handle lse, double scale, int threads) const;
+
+ private:
+  const Kernels* kernels_;
+};
+
+}  // namespace wavecore

@@ -1,0 +1,91 @@
+// Vectors of eight floats: AVX2, FMA and F16C.
+#pragma once
+
+#include <immintrin.h>
+
+#include "../kernels.h"
+
+namespace wavecore::avx2 {
+
+constexpr int W = 8;
+constexpr int kRows = 6;  // 6 x 2 accumulators, two vectors of the right side and a broadcast fill 16 registers
+constexpr int kVectors = 2;
+
+typedef __m256 V;
+
+inline V set1(float x) { return _mm256_set1_ps(x); }
+inline V zero() { return _mm256_setzero_ps(); }
+
+inline V load(const float* p) { return _mm256_loadu_ps(p); }
+inline V load(const bf16* p) {
+  __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline V load(const fp16* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
+inline void store(bf16* p, V v) {
+  __m256i bits = _mm256_castps_si256(v);
+  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  rounded = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan), 16);
+  __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+inline void store(fp16* p, V v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+inline V maximum(V a, V b) { return _mm256_max_ps(a, b); }
+
+inline float sum(V v) {
+  __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+inline float largest(V v) {
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+inline V rotate(V x, V r) {
+  V swapped = _mm256_permute_ps(x, 0xb1);
+  return _mm256_fmaddsub_ps(x, _mm256_moveldup_ps(r), _mm256_mul_ps(swapped, _mm256_movehdup_ps(r)));
+}
+
+inline V split_exponent(V x, V& fraction) {
+  V magic = set1(0x1.8p23f);
+  V shifted = _mm256_add_ps(x, magic);
+  fraction = _mm256_sub_ps(x, _mm256_sub_ps(shifted, magic));
+  __m256i power = _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(power, 23));
+}
+
+inline void transpose(V* r) {
+  V t[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+  V u[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 2; ++i) {
+    u[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    u[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+    u[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    u[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+  }
+}
+
+}  // namespace wavecore::avx2

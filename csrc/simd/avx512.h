@@ -1,0 +1,90 @@
+// Vectors of sixteen floats: AVX-512 F, BW, DQ and VL.
+#pragma once
+
+#include <immintrin.h>
+
+#include "../kernels.h"
+
+namespace wavecore::avx512 {
+
+constexpr int W = 16;
+constexpr int kRows = 12;  // 12 x 2 accumulators of the 32 registers
+constexpr int kVectors = 2;
+
+typedef __m512 V;
+
+inline V set1(float x) { return _mm512_set1_ps(x); }
+inline V zero() { return _mm512_setzero_ps(); }
+
+inline V load(const float* p) { return _mm512_loadu_ps(p); }
+inline V load(const bf16* p) {
+  __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+inline V load(const fp16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
+inline void store(bf16* p, V v) {
+  __m512i bits = _mm512_castps_si512(v);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
+  __m256i narrow = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow);
+}
+inline void store(fp16* p, V v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+inline V maximum(V a, V b) { return _mm512_max_ps(a, b); }
+
+inline float sum(V v) { return _mm512_reduce_add_ps(v); }
+inline float largest(V v) { return _mm512_reduce_max_ps(v); }
+
+inline V rotate(V x, V r) {
+  V swapped = _mm512_permute_ps(x, 0xb1);
+  return _mm512_fmaddsub_ps(x, _mm512_moveldup_ps(r), _mm512_mul_ps(swapped, _mm512_movehdup_ps(r)));
+}
+
+inline V split_exponent(V x, V& fraction) {
+  V magic = set1(0x1.8p23f);
+  V shifted = _mm512_add_ps(x, magic);
+  fraction = _mm512_sub_ps(x, _mm512_sub_ps(shifted, magic));
+  __m512i power = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(power, 23));
+}
+
+inline void transpose(V* r) {
+  // 4 x 4 blocks inside the 128-bit lanes, then the lanes themselves.
+  V t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+  V u[16];  // u[4 * i + c]: rows 4 * i to 4 * i + 3 of the columns c, c + 4, c + 8, c + 12
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    u[4 * i] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    u[4 * i + 1] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+    u[4 * i + 2] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    u[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+  }
+#pragma GCC unroll 8
+  for (int c = 0; c < 4; ++c) {
+    V low01 = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x44);
+    V high01 = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xee);
+    V low23 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x44);
+    V high23 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xee);
+    r[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+    r[c + 4] = _mm512_shuffle_f32x4(low01, low23, 0xdd);
+    r[c + 8] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+    r[c + 12] = _mm512_shuffle_f32x4(high01, high23, 0xdd);
+  }
+}
+
+}  // namespace wavecore::avx512
