@@ -1,0 +1,78 @@
+"""A stream: a pure step function and the state it carries from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor, nn
+
+# Nested tuples of tensors; the empty tuple is the state before the first input. Steps never change a
+# tensor of a state in place, so a state can be kept, shared and used again.
+State: TypeAlias = tuple[Any, ...]
+Step: TypeAlias = Callable[[Tensor, State], tuple[Tensor, State]]
+
+
+class Stream:
+    """Applies a step to one input after the other and carries the state.
+
+    Parameters
+    ----------
+    step : callable (input, state) -> (output, state)
+        Pure: leaves its arguments unchanged.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._state: State = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Output of the next input."""
+        output, self._state = self._step(x, self._state)
+        return output
+
+    def snapshot(self) -> State:
+        """The state after all inputs so far; stays valid whatever the stream does next."""
+        return self._state
+
+    def restore(self, state: State) -> None:
+        """Continue from a snapshot, of this stream or of another one of the same model."""
+        self._state = state
+
+
+class StreamingVAE(Protocol):
+    """What `WanVAE` and `TAEHV` have in common.
+
+    Pixels are floating point [b, 3, frames, height, width] in [-1, 1], latents [b, c, frames, height, width],
+    normalised. One latent is one frame at the start of a stream and `temporal_factor` frames after it.
+    """
+
+    temporal_factor: int
+    spatial_factor: int
+
+    def encode(self, video: Tensor) -> Tensor:
+        """Latents of a whole video."""
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Video of all latents."""
+
+    def stream_encoder(self) -> Stream:
+        """Encoder for frames that arrive over time."""
+
+    def stream_decoder(self) -> Stream:
+        """Decoder for latents that arrive over time, one a call."""
+
+
+def run_units(units: Iterable[nn.Module], x: Tensor, states: State) -> tuple[Tensor, State]:
+    """Pass `x` through units that each map (x, state) to (x, state).
+
+    Returns
+    -------
+    Tensor, State
+        Output, and one state for each unit.
+    """
+    after = []
+    for index, unit in enumerate(units):
+        x, state = unit(x, states[index] if states else ())
+        after.append(state)
+    return x, tuple(after)
