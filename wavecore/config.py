@@ -1,0 +1,336 @@
+"""Settings of the commands: typed, from flags and a YAML file, with errors that name the flag or the path.
+
+A key of the file is the name of a flag, with hyphens or underscores. A flag given on the command line goes
+before the file, the file before the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from wavecore.errors import UsageError
+from wavecore.prompt import prompt_fault
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def _prompt(value: object) -> object:
+    fault = prompt_fault(value)
+    if fault is not None:
+        raise _fault(fault)
+    return value
+
+
+def _size(value: object) -> object:
+    match = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\d{1,6})\s*", value) if isinstance(value, str) else None
+    if match is None or 0 in (int(match[1]), int(match[2])):
+        raise _fault(f"expected WIDTHxHEIGHT in pixels, such as 128x128, got {_shown(value)}")
+    return int(match[1]), int(match[2])
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise _fault(f"expected a number, got {_shown(value)}")
+    return value
+
+
+def _path(value: object) -> object:
+    if isinstance(value, str) and (not value or "\0" in value):
+        raise _fault(f"expected a path, got {_shown(value)}")
+    return value
+
+
+def _schedule(value: object) -> object:
+    return read_schedule(value) if isinstance(value, str | os.PathLike) else value
+
+
+Prompt = Annotated[str, BeforeValidator(_prompt)]
+Size = Annotated[tuple[int, int], BeforeValidator(_size)]
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)]
+Positive = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(gt=0)]
+Seconds = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(ge=0)]
+FilePath = Annotated[Path, BeforeValidator(_path)]
+
+
+class PromptAt(BaseModel):
+    """An entry of a prompt schedule: the prompt that is asked for when the video reaches a time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    at: Seconds = Field(description="time in the video, in seconds")
+    prompt: Prompt = Field(description="the prompt from then on")
+
+
+def _in_order(entries: list[PromptAt]) -> list[PromptAt]:
+    if not entries:
+        raise _fault("expected at least one entry, got none")
+    for index in range(1, len(entries)):
+        before, at = entries[index - 1].at, entries[index].at
+        if at <= before:
+            raise _fault(f"entry {index}: expected `at` above {before:g} (the entry before), got {at:g}")
+    return entries
+
+
+Schedule = Annotated[list[PromptAt], AfterValidator(_in_order)]
+
+
+class RunSettings(BaseModel):
+    """What `generate` and `restyle` share."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str = Field("sprites", description="model name, or folder of a Wan-class checkpoint")
+    seed: Seed = Field(0, description="seed of the noise")
+    steps: Count = Field(4, description="denoising steps")
+    size: Size | None = Field(None, description="WIDTHxHEIGHT in pixels; the model's own when left out")
+    rounds: Literal["wavefront", "sequential", "stream_batch"] = Field(
+        "wavefront", description="order of the work"
+    )
+    placement: Literal["local"] = Field("local", description="where the work runs")
+    output_path: FilePath | None = Field(
+        None, description="output.mp4, output (frames) or output.safetensors when left out"
+    )
+    output_type: Literal["video", "frames", "latent"] = Field(
+        "video", description="H.264 mp4, a directory of PNG files, or latents as safetensors"
+    )
+    contact_sheet: FilePath | None = Field(None, description="also write a PNG that shows the clip")
+    events: FilePath | None = Field(None, description="write the event log (JSON lines)")
+
+    @property
+    def output(self) -> Path:
+        """Path to write to."""
+        if self.output_path is not None:
+            return self.output_path
+        names = {"video": "output.mp4", "frames": "output", "latent": "output.safetensors"}
+        return Path(names[self.output_type])
+
+
+class GenerateSettings(RunSettings):
+    """Settings of `wavecore generate`."""
+
+    prompt: Prompt | None = Field(None, description="what the video shows")
+    prompts: Annotated[Schedule | None, BeforeValidator(_schedule)] = Field(
+        None, description="prompt schedule: a YAML list of {at: seconds, prompt: text}"
+    )
+    seconds: Positive | None = Field(None, description="length in seconds, 5 when no length is given")
+    num_frames: Count | None = Field(None, description="length in frames, instead of seconds")
+    fps: Positive = Field(16, description="frames a second")
+    control: Literal["free"] = Field("free", description="when work is done")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GenerateSettings:
+        if self.seconds is not None and self.num_frames is not None:
+            raise _fault("expected seconds or num_frames, got both")
+        starts = self.prompts is not None and self.prompts[0].at == 0
+        if self.prompt is None and not starts:
+            expected = "PROMPT, or a prompt schedule with an entry at 0"
+            raise _fault(f"expected {expected}, got {'neither' if self.prompts else 'no prompt'}")
+        if self.prompt is not None and starts:
+            raise _fault("expected PROMPT or a prompt schedule with an entry at 0, got both")
+        return self
+
+    @property
+    def frames(self) -> int:
+        """Frames to make: at least one."""
+        if self.num_frames is not None:
+            return self.num_frames
+        return max(1, round((5 if self.seconds is None else self.seconds) * self.fps))
+
+    @property
+    def schedule(self) -> list[PromptAt]:
+        """Prompts in order of time, the first at 0."""
+        first = [] if self.prompt is None else [PromptAt(at=0, prompt=self.prompt)]
+        return first + (self.prompts or [])
+
+
+class RestyleSettings(RunSettings):
+    """Settings of `wavecore restyle`."""
+
+    rounds: Literal["stream_batch", "wavefront", "sequential"] = Field(
+        "stream_batch", description="order of the work"
+    )
+    input: FilePath = Field(description="video file to restyle")
+    prompt: Prompt = Field(description="what it shall show")
+    fps: Positive | None = Field(
+        None, description="frames a second to take from the input; every frame once when left out"
+    )
+
+
+# One of each is in force: a flag also puts aside the other one's value from the file.
+_EITHER = ({"seconds", "num_frames"},)
+
+
+def load_settings(
+    kind: type[Settings], flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None
+) -> Settings:
+    """Check settings from flags and a YAML file.
+
+    Parameters
+    ----------
+    kind : type
+        A settings class of this module.
+    flags : mapping
+        Field names to values as given; None where a flag was not given.
+    config : path, optional
+        YAML file.
+
+    Raises
+    ------
+    UsageError
+        Names the flag, or the file and the path in it, what was expected and what was got.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    file = {} if config is None else _read_mapping(config)
+    for names in _EITHER:
+        if names & given.keys():
+            file = {key: value for key, value in file.items() if _field_name(key) not in names - given.keys()}
+    merged: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    for key, value in file.items():
+        name = _field_name(key)
+        if name in merged:
+            raise UsageError(f"{config}: {key}: expected each key once, got it twice")
+        merged[name], labels[name] = value, f"{config}: {key}"
+    for name, value in given.items():
+        merged[name], labels[name] = value, flag_name(kind, name)
+    try:
+        return kind.model_validate(merged)
+    except ValidationError as error:
+        details = _first(error)
+        fields = list(kind.model_fields if len(details["loc"]) < 2 else PromptAt.model_fields)
+        first = str(details["loc"][0]) if details["loc"] else ""
+        label = labels.get(first) or (flag_name(kind, first) if first else "")
+        raise _usage_error(details, label, details["loc"][1:], fields) from None
+
+
+def read_schedule(path: str | os.PathLike[str]) -> list[PromptAt]:
+    """Read a prompt schedule, a YAML list of ``{at: seconds, prompt: text}`` in order of time.
+
+    Raises
+    ------
+    UsageError
+        Names the file and the path in it.
+    """
+    content = _read_yaml(path)
+    try:
+        return TypeAdapter(Schedule).validate_python(content)
+    except ValidationError as error:
+        details = _first(error)
+        # A list has no name in its file: "prompts.yaml: [2].at", but "prompts.yaml: expected a list".
+        label = f"{path}: " if details["loc"] else str(path)
+        raise _usage_error(details, label, details["loc"], list(PromptAt.model_fields)) from None
+
+
+def flag_name(kind: type[BaseModel], name: str) -> str:
+    """Name a field as on the command line: a flag, or an argument where the field has no flag."""
+    return name.upper() if name in ("prompt", "input") else "--" + name.replace("_", "-")
+
+
+def _read_mapping(path: str | os.PathLike[str]) -> dict[str, Any]:
+    content = _read_yaml(path)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: expected a mapping of settings, got {_shown(content)}")
+    return {str(key): value for key, value in content.items()}
+
+
+def _read_yaml(path: str | os.PathLike[str]) -> Any:
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read: {error.strerror}") from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise UsageError(f"{path}: {line}not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _field_name(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    """Choose the error to report: an unknown key first, since it explains the one that is missing."""
+    return min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
+
+
+def _usage_error(
+    details: ErrorDetails, label: str, inner: tuple[int | str, ...], fields: list[str]
+) -> UsageError:
+    """Say one validation error in one line; `inner` is the way from the label to the value."""
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, UsageError):  # from another file, which it names
+        return cause
+    steps = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
+    path = label + steps
+    text = _fault_text(details, fields)
+    return UsageError(f"{path}: {text}" if path else text)
+
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "literal_error": "{expected}",
+    "string_type": "text",
+    "path_type": "a path",
+    "list_type": "a list",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "dict_type": "a mapping",
+}
+
+
+def _fault_text(details: ErrorDetails, fields: list[str]) -> str:
+    kind = details["type"]
+    if kind == "fault":
+        return details["msg"]
+    if kind == "missing":
+        return "expected a value, got none"
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(_field_name(str(details["loc"][-1])), fields, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(fields)}"
+        return f"unknown key, {hint}"
+    expected = _EXPECTED.get(kind)
+    if expected is None:
+        return f"{details['msg']}, got {_shown(details['input'])}"
+    return f"expected {expected.format(**details.get('ctx', {}))}, got {_shown(details['input'])}"
+
+
+def _fault(text: str) -> PydanticCustomError:
+    # The text is a parameter, since braces in a message are taken for a template.
+    return PydanticCustomError("fault", "{text}", {"text": text})
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
