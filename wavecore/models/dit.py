@@ -10,7 +10,7 @@ of that naming loads without renaming. One set of weights has two ways through i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -226,6 +226,10 @@ class CausalWanDiT(nn.Module):
 
     # -- pieces shared by both ways ------------------------------------------------------
 
+    def layer(self, index: int) -> Block:
+        """One transformer layer."""
+        return cast(Block, self.blocks[index])
+
     def tokens_per_frame(self, height: int, width: int) -> int:
         """Tokens of one latent frame of `height` x `width` latent pixels."""
         return (height // self.config.patch[1]) * (width // self.config.patch[2])
@@ -263,7 +267,7 @@ class CausalWanDiT(nn.Module):
     def encode_text(self, text: Tensor) -> TextContext:
         """Cross-attention keys and values of text features [b, l, text_dim], once per prompt version."""
         embedded = self.text_embedding(text)
-        pairs = [block.text_keys(embedded) for block in self.blocks]
+        pairs = [self.layer(i).text_keys(embedded) for i in range(self.config.layers)]
         return TextContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
 
     # -- dense ---------------------------------------------------------------------------
@@ -365,7 +369,7 @@ class CausalWanDiT(nn.Module):
 
     def project(self, state: SlotState, layer: int, pages: PageView) -> Tensor:
         """First half of a layer: project, norm, rotate, write K/V to pages; returns q [s, t, h, d]."""
-        block = self.blocks[layer]
+        block = self.layer(layer)
         attn = block.self_attn
         shift, scale = (state.modulation[:, :, :2] + block.modulation[:, :2]).unbind(2)
         n = ops.layer_norm_modulate(state.hidden, shift, scale, block.eps)
@@ -386,11 +390,10 @@ class CausalWanDiT(nn.Module):
 
     def attend(self, state: SlotState, layer: int, q: Tensor, pages: PageView) -> None:
         """Second half of a layer: read the context pages and update the hidden state."""
-        block = self.blocks[layer]
+        block = self.layer(layer)
         gate1, shift2, scale2, gate2 = (state.modulation[:, :, 2:] + block.modulation[:, 2:]).unbind(2)
-        out = ops.paged_attention(
-            q, pages.k_pages[layer], pages.v_pages[layer], pages.read_table, pages.read_lengths
-        )
+        k_pages, v_pages = pages.k_pages[layer], pages.v_pages[layer]
+        out = cast(Tensor, ops.paged_attention(q, k_pages, v_pages, pages.read_table, pages.read_lengths))
         x = ops.gate_residual(state.hidden, block.self_attn.o(out.flatten(-2)), gate1)
         x = block.cross(x, state.text.keys[layer], state.text.values[layer])
         n = ops.layer_norm_modulate(x, shift2, scale2, block.eps)
