@@ -118,7 +118,7 @@ def test_no_anchor():
     rounds = list(wavefront(4, 10, anchor_chunks=0))
     assert not any(read.anchor for r in rounds for slot in r.slots for read in slot.reads)
     assert [read.key for read in rounds[7].slots[-1].reads][:3] == [Key(1, 4), Key(2, 4), Key(3, 4)]
-    assert not any(slot.keep_unrotated for r in rounds for slot in r.slots)
+    assert not any(slot.keep_unroped for r in rounds for slot in r.slots)
 
 
 def test_two_anchor_chunks_keep_their_distance():

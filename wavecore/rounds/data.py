@@ -33,7 +33,7 @@ class Read:
     position : int
         Temporal index of its first frame as the reader sees it.
     anchor : bool
-        True when the keys are rotated to `position` from un-rotated ones.
+        True when the keys are rotated to `position` from un-roped ones.
     """
 
     key: Key
@@ -54,7 +54,7 @@ class Slot:
         Temporal index of the first latent frame, and how many there are.
     reads : tuple of Read
         Context in attention order, the slot's own keys and values included.
-    keep_unrotated : bool
+    keep_unroped : bool
         True when its keys are needed before rotation too, for a moving anchor.
     """
 
@@ -63,7 +63,7 @@ class Slot:
     frame_start: int
     frames: int
     reads: tuple[Read, ...]
-    keep_unrotated: bool = False
+    keep_unroped: bool = False
 
     @property
     def key(self) -> Key:

@@ -65,6 +65,10 @@ class Rules:
         """Chunks of an endless stream that have entered before round `index`."""
         raise NotImplementedError
 
+    def settled(self) -> int:
+        """Chunks after which every further chunk needs the same context as the one before it."""
+        raise NotImplementedError
+
     # -- shared --------------------------------------------------------------------------
 
     def frames(self, chunk: int) -> int:
@@ -107,7 +111,7 @@ class Rules:
             self.start(key.chunk),
             self.frames(key.chunk),
             reads,
-            keep_unrotated=moving and key.stage == clean_stage,
+            keep_unroped=moving and key.stage == clean_stage,
         )
 
 

@@ -36,6 +36,9 @@ class Sequential(Rules):
     def entered(self, index: int) -> int:
         return -(-index // (self.steps + 1))
 
+    def settled(self) -> int:
+        return self.anchor_chunks + max(self.history, self.store_history) + 1
+
     def round(self, index: int, chunks: int | None = None) -> Round:
         chunk, stage = divmod(index, self.steps + 1)
         store = stage == self.steps

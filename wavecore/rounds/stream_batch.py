@@ -37,6 +37,9 @@ class StreamBatch(Rules):
     def entered(self, index: int) -> int:
         return index
 
+    def settled(self) -> int:
+        return self.anchor_chunks + self.history + self.steps
+
     def round(self, index: int, chunks: int | None = None) -> Round:
         slots = []
         releases = []

@@ -54,6 +54,9 @@ class Wavefront(Rules):
     def entered(self, index: int) -> int:
         return index
 
+    def settled(self) -> int:
+        return self.anchor_chunks + self.steps + self._widest() + 1
+
     def width(self, active: int) -> int:
         """Clean chunks a denoising slot reads when `active` denoising slots are at work."""
         if self.history_rule == "fixed":
@@ -92,10 +95,12 @@ class Wavefront(Rules):
         )
 
     def _releases(self, index: int, chunks: int | None, denoising: list[Key]) -> tuple[Key, ...]:
-        widest = max(self.width(1), self.width(self.steps), self.store_history)
-        oldest = index - self.steps - widest
+        oldest = index - self.steps - self._widest()
         out_of_reach = oldest >= self.anchor_chunks and (chunks is None or oldest < chunks)
         return (*denoising, *([Key(oldest, self.steps)] if out_of_reach else []))
+
+    def _widest(self) -> int:
+        return max(self.width(1), self.width(self.steps), self.store_history)
 
     def _phase(self, index: int, chunks: int | None) -> str:
         if chunks is not None and index >= chunks:

@@ -1,0 +1,94 @@
+"""The context of one session: its page table on the memory of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from wavecore import ops
+from wavecore.cache.pool import PagePool
+from wavecore.cache.table import PageTable, Rotation
+from wavecore.cache.view import PageView
+from wavecore.errors import UsageError
+from wavecore.rounds import Round, Slot
+
+
+class ContextCache:
+    """Keys and values of one session, by chunk and stage.
+
+    All state of a stream's context lives here, so sessions that share a pool and a model cannot
+    touch each other. Around each round: `begin`, `view` for the slots that run together, `end`.
+
+    Parameters
+    ----------
+    pool : PagePool
+        Where the pages are.
+    rope : callable
+        Temporal positions, int Tensor [m], to the rotations of one latent frame at each,
+        float32 Tensor [m, n, d // 2, 2].
+    """
+
+    def __init__(self, pool: PagePool, rope: Callable[[Tensor], Tensor]) -> None:
+        self.pool = pool
+        self.table = PageTable(pool.free_list, pool.unroped_free_list)
+        self._rope = rope
+
+    def begin(self, round: Round) -> None:
+        """Allocate the pages that a round writes and rotate the anchors that it reads.
+
+        Raises
+        ------
+        PoolExhausted
+            When the pool is too small; nothing has then changed.
+        WavecoreError
+            When the round reads what is not there.
+        """
+        for rotation in self.table.begin(round):
+            self._rotate(rotation)
+
+    def view(self, slots: Sequence[Slot]) -> PageView:
+        """Pages of one forward pass over slots of equal length, in the order given."""
+        lengths = {slot.frames for slot in slots}
+        if len(lengths) != 1:
+            raise UsageError(f"slots: expected slots of equal length, got frames {sorted(lengths)}")
+        reads = [self.table.read_ids(slot) for slot in slots]
+        width = max(map(len, reads))
+        tokens = self.pool.page_tokens
+        unroped = any(slot.keep_unroped for slot in slots)
+        return PageView(
+            k_pages=self.pool.k_pages,
+            v_pages=self.pool.v_pages,
+            write_ids=self._ids([self.table.write_ids(slot) for slot in slots]),
+            read_table=self._ids([row + [-1] * (width - len(row)) for row in reads]),
+            read_lengths=self._ids([[tokens] * len(row) + [0] * (width - len(row)) for row in reads]),
+            unroped_pages=self.pool.unroped_pages if unroped else None,
+            unroped_ids=self._ids([self.table.unroped_ids(slot) for slot in slots]) if unroped else None,
+        )
+
+    def end(self, round: Round) -> None:
+        """Release what nobody reads after the round."""
+        self.table.end(round)
+
+    def drop_from(self, chunk: int) -> None:
+        """Forget `chunk` and all later ones, for a stream that branches there."""
+        self.table.drop_from(chunk)
+
+    def close(self) -> None:
+        """Give every page back to the pool."""
+        self.table.close()
+
+    def _ids(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.int32, device=self.pool.device)
+
+    def _rotate(self, rotation: Rotation) -> None:
+        pool = self.pool
+        start = rotation.position
+        rope = self._rope(torch.arange(start, start + len(rotation.pages), device=pool.device))
+        source, target = self._ids([rotation.unroped, rotation.pages])
+        for unroped, keys in zip(pool.unroped_pages, pool.k_pages, strict=True):
+            ops.rope_shift(unroped, source, keys, target, rope)
+        if rotation.values_from is not None:
+            for values in pool.v_pages:
+                values[rotation.pages] = values[rotation.values_from]

@@ -1,0 +1,82 @@
+"""Memory of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from wavecore.cache.table import FreePages, PoolSize
+
+
+class PagePool:
+    """Keys and values of every layer in pages of one latent frame, shared by any number of sessions.
+
+    Parameters
+    ----------
+    layers, heads, head_dim : int
+        Sizes of the model.
+    pages : int or PoolSize
+        Pages, and un-roped ones with `PoolSize`; see `pages_needed`.
+    page_tokens : int
+        Tokens of one latent frame; any positive number.
+    dtype, device
+        Of the pages.
+    unroped_pages : int
+        Pages for keys before rotation, which anchors that move need.
+    poison : bool
+        Fill free pages with NaN, so that a stale read shows in the result (for tests).
+
+    Attributes
+    ----------
+    k_pages, v_pages : list of Tensor [p, n, h, d]
+        One per layer.
+    unroped_pages : list of Tensor [p2, n, h, d]
+        One per layer.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        pages: int | PoolSize,
+        page_tokens: int,
+        heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        unroped_pages: int = 0,
+        poison: bool = False,
+    ) -> None:
+        if isinstance(pages, PoolSize):
+            pages, unroped_pages = pages
+        self.page_tokens = page_tokens
+        self.device = torch.device(device)
+
+        def tensors(count: int) -> list[torch.Tensor]:
+            shape = (count, page_tokens, heads, head_dim)
+            fill = torch.nan if poison else 0.0
+            return [torch.full(shape, fill, dtype=dtype, device=device) for _ in range(layers)]
+
+        self.k_pages = tensors(pages)
+        self.v_pages = tensors(pages)
+        self.unroped_pages = tensors(unroped_pages)
+        self.free_list = FreePages("pages", pages, self._poison if poison else None)
+        self.unroped_free_list = FreePages(
+            "un-roped pages", unroped_pages, self._poison_unroped if poison else None
+        )
+
+    def allocate(self, count: int) -> list[int]:
+        """Take pages; `PoolExhausted` when fewer are free."""
+        return self.free_list.allocate(count)
+
+    def free(self, pages: Sequence[int]) -> None:
+        """Give pages back."""
+        self.free_list.free(pages)
+
+    def _poison(self, pages: Sequence[int]) -> None:
+        for tensor in (*self.k_pages, *self.v_pages):
+            tensor[pages] = torch.nan
+
+    def _poison_unroped(self, pages: Sequence[int]) -> None:
+        for tensor in self.unroped_pages:
+            tensor[pages] = torch.nan

@@ -1,0 +1,242 @@
+"""Which page holds what: free lists and the table of one session. No tensors.
+
+A page is one latent frame of keys and values in every layer. Reordering, eviction and sharing
+are changes of the table; the only thing ever computed here is where a moving anchor goes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from wavecore.errors import WavecoreError
+from wavecore.rounds import Key, Round, Rules, Slot
+
+
+class PoolExhausted(WavecoreError):
+    """A pool has fewer free pages than a round needs."""
+
+
+class FreePages:
+    """Free list of the pages 0 .. capacity - 1.
+
+    Parameters
+    ----------
+    name : str
+        What the pages are called in errors.
+    capacity : int, optional
+        Number of pages; unlimited when None, to count what a stream needs.
+    on_free : callable, optional
+        Called with the pages that have become free.
+    """
+
+    def __init__(
+        self, name: str, capacity: int | None = None, on_free: Callable[[Sequence[int]], None] | None = None
+    ) -> None:
+        self.name = name
+        self.capacity = capacity
+        self._on_free = on_free
+        # The page that has been free longest goes first, so that a stale read of a poisoned page shows.
+        self._free = deque(range(capacity or 0))
+        self._used: set[int] = set()
+        self.peak = 0
+
+    @property
+    def used(self) -> int:
+        """Pages in use."""
+        return len(self._used)
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` pages.
+
+        Raises
+        ------
+        PoolExhausted
+            When fewer are free; none is then taken.
+        """
+        if self.capacity is None:
+            fresh = self.used + len(self._free)
+            self._free.extend(range(fresh, fresh + count - len(self._free)))
+        elif count > len(self._free):
+            raise PoolExhausted(
+                f"{self.name}: expected {count} free, got {len(self._free)} of {self.capacity}; "
+                "give the pool as many as `pages_needed` says for each session"
+            )
+        taken = [self._free.popleft() for _ in range(count)]
+        self._used.update(taken)
+        self.peak = max(self.peak, self.used)
+        return taken
+
+    def free(self, pages: Iterable[int]) -> None:
+        """Give pages back; each must be in use."""
+        pages = list(pages)
+        for page in pages:
+            if page not in self._used:
+                raise WavecoreError(f"{self.name}: expected a page in use to free, got {page}")
+            self._used.remove(page)
+            self._free.append(page)
+        if self._on_free is not None and pages:
+            self._on_free(pages)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Keys of an anchor to be written at a position: `pages` = rotate(`unroped`, `position`).
+
+    `values_from` lists the pages whose values the new copy takes, where it is a new one.
+    """
+
+    unroped: Sequence[int]
+    pages: Sequence[int]
+    position: int
+    values_from: Sequence[int] | None
+
+
+class PageTable:
+    """Pages of one session, by `Key` and by the temporal position their keys are rotated to.
+
+    Only anchors ever have more than one position, when slots of a round see them at different ones.
+    """
+
+    def __init__(self, pages: FreePages, unroped: FreePages) -> None:
+        self._free = pages
+        self._free_unroped = unroped
+        self._pages: dict[Key, dict[int, list[int]]] = {}
+        self._unroped: dict[Key, list[int]] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._pages
+
+    def begin(self, round: Round) -> list[Rotation]:
+        """Allocate what the slots of a round write and move the anchors that they read.
+
+        Returns
+        -------
+        list of Rotation
+            To be carried out before the round runs.
+
+        Raises
+        ------
+        PoolExhausted
+            When pages are missing; the table is then as before.
+        """
+        moves: list[tuple[Key, int, int | None]] = []
+        for key, positions in self._wanted(round).items():
+            copies = self._pages[key]
+            stale = [position for position in copies if position not in positions]
+            for position in sorted(positions - copies.keys()):
+                moves.append((key, position, stale.pop() if stale else None))
+        sizes = [slot.frames for slot in round.slots]
+        sizes += [len(self._unroped[key]) for key, _, old in moves if old is None]
+        unroped_sizes = [slot.frames for slot in round.slots if slot.keep_unroped]
+        pages = self._free.allocate(sum(sizes))
+        try:
+            unroped = self._free_unroped.allocate(sum(unroped_sizes))
+        except PoolExhausted:
+            self._free.free(pages)
+            raise
+        fresh, fresh_unroped = _split(pages, sizes), _split(unroped, unroped_sizes)
+        for slot in round.slots:
+            self._pages[slot.key] = {slot.frame_start: next(fresh)}
+            if slot.keep_unroped:
+                self._unroped[slot.key] = next(fresh_unroped)
+        return [self._move(key, position, old, fresh) for key, position, old in moves]
+
+    def end(self, round: Round) -> None:
+        """Give back what nobody reads after the round."""
+        self._drop(round.releases)
+
+    def drop_from(self, chunk: int) -> None:
+        """Forget everything that `chunk` and later ones have written, for a stream that branches there."""
+        self._drop([key for key in self._pages if key.chunk >= chunk])
+
+    def close(self) -> None:
+        """Give every page back."""
+        self._drop(list(self._pages))
+
+    def write_ids(self, slot: Slot) -> list[int]:
+        """Page for each latent frame that a slot writes."""
+        return self._pages[slot.key][slot.frame_start]
+
+    def unroped_ids(self, slot: Slot) -> list[int]:
+        """Un-roped page for each latent frame of a slot; -1 where none is kept."""
+        return self._unroped[slot.key] if slot.keep_unroped else [-1] * slot.frames
+
+    def read_ids(self, slot: Slot) -> list[int]:
+        """Pages that a slot reads, in attention order."""
+        return [page for read in slot.reads for page in self._pages[read.key][read.position]]
+
+    def _wanted(self, round: Round) -> dict[Key, set[int]]:
+        """Positions at which the round reads each key that earlier rounds wrote."""
+        written = {slot.key for slot in round.slots}
+        for key in written & self._pages.keys():
+            raise WavecoreError(f"cache: expected chunk {key.chunk} stage {key.stage} to be written once")
+        wanted: dict[Key, set[int]] = {}
+        for slot in round.slots:
+            for read in slot.reads:
+                if read.key not in written:
+                    wanted.setdefault(read.key, set()).add(read.position)
+        for key, positions in wanted.items():
+            if key not in self._pages:
+                raise WavecoreError(
+                    f"cache: expected chunk {key.chunk} stage {key.stage} for round {round.index}, "
+                    "got none: it is not written yet, or released"
+                )
+            if key not in self._unroped and positions - self._pages[key].keys():
+                raise WavecoreError(
+                    f"cache: expected chunk {key.chunk} stage {key.stage} to be read where it was written, "
+                    f"at {sorted(self._pages[key])}, got {sorted(positions)}"
+                )
+        return wanted
+
+    def _move(self, key: Key, position: int, old: int | None, fresh: Iterator[list[int]]) -> Rotation:
+        """Turn the copy at `old` in place, or make a further one."""
+        copies = self._pages[key]
+        values_from = None if old is not None else next(iter(copies.values()))
+        copies[position] = next(fresh) if old is None else copies.pop(old)
+        return Rotation(self._unroped[key], copies[position], position, values_from)
+
+    def _drop(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            for pages in self._pages.pop(key).values():
+                self._free.free(pages)
+            self._free_unroped.free(self._unroped.pop(key, ()))
+
+
+def _split(pages: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    rest = iter(pages)
+    return iter([list(islice(rest, size)) for size in sizes])
+
+
+class PoolSize(NamedTuple):
+    """Pages that a stream needs of a pool."""
+
+    pages: int
+    unroped_pages: int
+
+
+def pages_used(rounds: Iterable[Round]) -> PoolSize:
+    """Most pages that these rounds hold at a time, found by running a table over them."""
+    pages, unroped = FreePages("pages"), FreePages("un-roped pages")
+    table = PageTable(pages, unroped)
+    for round in rounds:
+        table.begin(round)
+        table.end(round)
+    return PoolSize(pages.peak, unroped.peak)
+
+
+def pages_needed(rules: Rules, chunks: int | None = None) -> PoolSize:
+    """Pages of one session.
+
+    Parameters
+    ----------
+    rules : Rules
+        Kind and parameters of the rounds.
+    chunks : int, optional
+        Length of the stream; endless when None.
+    """
+    count = rules.count(rules.settled() if chunks is None else chunks)
+    return pages_used(rules.round(index, chunks) for index in range(count))

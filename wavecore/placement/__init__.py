@@ -1,0 +1,6 @@
+"""Where a round runs."""
+
+from wavecore.placement.handoff import Handoff, renoise
+from wavecore.placement.local import LocalPlacement, local_cache
+
+__all__ = ["Handoff", "LocalPlacement", "local_cache", "renoise"]
