@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 # Nested tuples of tensors; the empty tuple is the state before the first input. Steps never change a
@@ -20,15 +21,24 @@ class Stream:
     ----------
     step : callable (input, state) -> (output, state)
         Pure: leaves its arguments unchanged.
+    finish : callable (state) -> output or None, optional
+        For a step that holds inputs back: the output of those that it still holds.
     """
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, finish: Callable[[State], Tensor | None] | None = None) -> None:
         self._step = step
+        self._finish = finish
         self._state: State = ()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Output of the next input."""
         output, self._state = self._step(x, self._state)
+        return output
+
+    def flush(self) -> Tensor | None:
+        """End the input and start anew: the output of what is still held back, None if nothing is."""
+        output = self._finish(self._state) if self._finish and self._state else None
+        self._state = ()
         return output
 
     def snapshot(self) -> State:
@@ -57,7 +67,7 @@ class StreamingVAE(Protocol):
         """Video of all latents."""
 
     def stream_encoder(self) -> Stream:
-        """Encoder for frames that arrive over time."""
+        """Encoder for frames that arrive over time; `Stream.flush` after the last of them."""
 
     def stream_decoder(self) -> Stream:
         """Decoder for latents that arrive over time, one a call."""
@@ -76,3 +86,10 @@ def run_units(units: Iterable[nn.Module], x: Tensor, states: State) -> tuple[Ten
         x, state = unit(x, states[index] if states else ())
         after.append(state)
     return x, tuple(after)
+
+
+def run_stream(stream: Stream, inputs: Iterable[Tensor]) -> Tensor:
+    """All outputs [b, c, f, h, w] of a stream, joined along the frames."""
+    outputs = [stream(x) for x in inputs]
+    last = stream.flush()
+    return torch.cat(outputs if last is None else [*outputs, last], dim=2)

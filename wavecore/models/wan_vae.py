@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from wavecore.errors import UsageError
-from wavecore.models.stream import State, Stream, run_units
+from wavecore.models.stream import State, Stream, run_stream, run_units
 from wavecore.models.wan_vae_layers import (
     AttentionBlock,
     CausalConv,
@@ -243,7 +243,7 @@ class WanVAE(nn.Module):
         whole = video.dim() == 5 and video.shape[2] >= 1 and (video.shape[2] - 1) % factor == 0
         self._check_pixels("video", video, f"1 + {factor} * k", whole)
         groups = video.split([1] + [factor] * ((video.shape[2] - 1) // factor), dim=2)
-        return _each(self.stream_encoder(), groups)
+        return run_stream(self.stream_encoder(), groups)
 
     def decode(self, latents: Tensor) -> Tensor:
         """Video [b, 3, 1 + temporal_factor * k, height, width] of latents [b, z_dim, 1 + k, h, w]."""
@@ -252,7 +252,7 @@ class WanVAE(nn.Module):
                 f"latents: expected [b, {self.config.z_dim}, 1 or more, height, width], "
                 f"got {list(latents.shape)}"
             )
-        return _each(self.stream_decoder(), latents.split(1, dim=2))
+        return run_stream(self.stream_decoder(), latents.split(1, dim=2))
 
     def _check_pixels(self, name: str, pixels: Tensor, frames: str, frames_fit: bool) -> None:
         factor = self.spatial_factor
@@ -269,7 +269,3 @@ class WanVAE(nn.Module):
     def stream_decoder(self) -> Stream:
         """Decoder for one latent a call."""
         return Stream(self.decode_step)
-
-
-def _each(stream: Stream, inputs: tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([stream(x) for x in inputs], dim=2)
