@@ -22,6 +22,8 @@ PYBIND11_MODULE(_native, module) {
     }
   });
 
+  py::register_exception<wavecore::Mismatch>(module, "MismatchError");
+
   module.def("supported_instruction_sets", &wavecore::supported_instruction_sets,
              "Instruction sets that this build and this processor have, slowest first.");
   module.def("thread_library", &wavecore::thread_library, "Path of the OpenMP runtime whose threads are used.");

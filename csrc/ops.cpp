@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cpu_features.h"
@@ -14,8 +15,6 @@ namespace {
 
 namespace py = pybind11;
 
-// Below this many floats a thread is not worth waking.
-constexpr int64_t kFloatsPerThread = 16384;
 constexpr int64_t kQueryBlock = 240;  // queries that share one packing of keys and values
 
 const Kernels& kernels_named(const std::string& name) {
@@ -40,21 +39,21 @@ Rows rows(const Tensor& tensor) { return {tensor.data(), tensor.stride(0), tenso
 
 Pages pages(const Tensor& tensor) { return {tensor.data(), tensor.stride(0), tensor.stride(1), tensor.stride(2)}; }
 
-// Weights as float32: a vector of D numbers, converted once for a call.
-class Weights {
- public:
-  Weights(py::handle tensor, const char* name)
-      : view_(Tensor::contiguous(tensor.attr("dtype").is(py::module_::import("torch").attr("float32"))
-                                     ? py::reinterpret_borrow<py::object>(tensor)
-                                     : tensor.attr("float")(),
-                                 name, 1)) {}
-  const float* data() const { return view_.data<const float>(); }
+// [s, f, D] for x [s, t, D], in the dtype of x or float32.
+bool modulates(const Tensor& modulation, const Tensor& x) {
+  int64_t tokens = x.size(1), frames = modulation.size(1);
+  return modulation.is({x.size(0), Tensor::kAny, x.size(2)}) &&
+         (modulation.dtype() == x.dtype() || modulation.dtype() == DType::float32) &&
+         (tokens == 0 || (frames > 0 && tokens % frames == 0));
+}
 
- private:
-  Tensor view_;
-};
+bool is_like(const Tensor& tensor, const Tensor& other, std::initializer_list<int64_t> sizes) {
+  return tensor.is(sizes) && tensor.dtype() == other.dtype();
+}
 
-int64_t rows_per_thread(int64_t dim) { return std::max<int64_t>(1, kFloatsPerThread / std::max<int64_t>(dim, 1)); }
+bool is_ids(const Tensor& tensor, std::initializer_list<int64_t> sizes) {
+  return tensor.is(sizes) && tensor.dtype() == DType::int32;
+}
 
 std::string range(int64_t first, int64_t count, const char* what) {
   return std::string(what) + " from " + std::to_string(first) + " to " + std::to_string(count - 1);
@@ -65,6 +64,22 @@ void check_page_ids(const char* name, const Tensor& ids, int64_t page_count) {
   for (int64_t i = 0; i < ids.elements(); ++i)
     if (data[i] < -1 || data[i] >= page_count)
       throw ArgumentError(name, range(-1, page_count, "page ids"), std::to_string(data[i]));
+}
+
+// Checks lengths, and ids of pages that are read; returns the keys of all slots.
+int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_count, int64_t page_tokens) {
+  const int32_t* ids = table.data<const int32_t>();
+  const int32_t* valid = lengths.data<const int32_t>();
+  int64_t keys = 0;
+  for (int64_t i = 0; i < table.elements(); ++i) {
+    if (valid[i] < 0 || valid[i] > page_tokens)
+      throw ArgumentError("page_lengths", range(0, page_tokens + 1, "lengths"), std::to_string(valid[i]));
+    if (valid[i] && (ids[i] < 0 || ids[i] >= page_count))
+      throw ArgumentError("page_table", range(0, page_count, "page ids") + " where the length is not 0",
+                          std::to_string(ids[i]));
+    keys += valid[i];
+  }
+  return keys;
 }
 
 // Memory for one thread, kept from call to call so that large blocks are not mapped and unmapped each time.
@@ -89,37 +104,40 @@ Operations::Operations(const std::string& instruction_set) : kernels_(&kernels_n
 
 void Operations::layer_norm_modulate(py::handle x_, py::handle shift_, py::handle scale_, py::handle out_, double eps,
                                      int threads) const {
-  Tensor x = Tensor::input(x_, "x", 3), shift = Tensor::input(shift_, "shift", 3);
-  Tensor scale = Tensor::input(scale_, "scale", 3), out = Tensor::output(out_, "out", 3);
+  Tensor x = Tensor::input(x_, 3), shift = Tensor::input(shift_, 3);
+  Tensor scale = Tensor::input(scale_, 3), out = Tensor::output(out_, 3);
+  require(x.is_floating() && modulates(shift, x) && scale.dtype() == shift.dtype() &&
+          scale.is({x.size(0), shift.size(1), x.size(2)}));
   if (x.elements() == 0) return;
   LayerNormModulateArgs args{x.data(),          x.stride(0), x.stride(1), modulation(shift),
                              modulation(scale), out.data(),  x.size(1),   x.size(1) / shift.size(1),
                              x.size(2),         float(eps),  x.dtype()};
   py::gil_scoped_release release;
-  parallel_for(x.size(0) * x.size(1), rows_per_thread(x.size(2)), threads,
+  parallel_for(x.size(0) * x.size(1), double(x.size(2)), threads,
                [&](int64_t begin, int64_t end) { kernels_->layer_norm_modulate(args, begin, end); });
 }
 
 void Operations::gate_residual(py::handle x_, py::handle y_, py::handle gate_, py::handle out_, int threads) const {
-  Tensor x = Tensor::input(x_, "x", 3), y = Tensor::input(y_, "y", 3);
-  Tensor gate = Tensor::input(gate_, "gate", 3), out = Tensor::output(out_, "out", 3);
+  Tensor x = Tensor::input(x_, 3), y = Tensor::input(y_, 3);
+  Tensor gate = Tensor::input(gate_, 3), out = Tensor::output(out_, 3);
+  require(x.is_floating() && is_like(y, x, {x.size(0), x.size(1), x.size(2)}) && modulates(gate, x));
   if (x.elements() == 0) return;
   GateResidualArgs args{x.data(),         x.stride(0), x.stride(1), y.data(),
                         y.stride(0),      y.stride(1), modulation(gate),
                         out.data(),       x.size(1),   x.size(1) / gate.size(1),
                         x.size(2),        x.dtype()};
   py::gil_scoped_release release;
-  parallel_for(x.size(0) * x.size(1), rows_per_thread(x.size(2)), threads,
+  parallel_for(x.size(0) * x.size(1), double(x.size(2)), threads,
                [&](int64_t begin, int64_t end) { kernels_->gate_residual(args, begin, end); });
 }
 
 void Operations::rms_norm(py::handle x_, py::handle weight_, py::handle out_, double eps, int threads) const {
-  Tensor x = Tensor::input(x_, "x", 2), out = Tensor::output(out_, "out", 2);
-  Weights weight(weight_, "weight");
+  Tensor x = Tensor::rows(x_), out = Tensor::rows(out_), weight = Tensor::float32(weight_, 1, x.dtype());
+  require(x.is_floating() && weight.is({x.size(1)}));
   if (x.elements() == 0) return;
-  RmsNormArgs args{x.data(), x.stride(0), weight.data(), out.data(), x.size(1), float(eps), x.dtype()};
+  RmsNormArgs args{x.data(), x.stride(0), weight.data<const float>(), out.data(), x.size(1), float(eps), x.dtype()};
   py::gil_scoped_release release;
-  parallel_for(x.size(0), rows_per_thread(x.size(1)), threads,
+  parallel_for(x.size(0), double(x.size(1)), threads,
                [&](int64_t begin, int64_t end) { kernels_->rms_norm(args, begin, end); });
 }
 
@@ -127,57 +145,71 @@ void Operations::qkv_page_write(py::handle q_, py::handle k_, py::handle v_, py:
                                 py::handle k_weight_, py::handle rope_, py::handle k_pages_, py::handle v_pages_,
                                 py::handle page_ids_, py::handle unroped_pages_, py::handle unroped_ids_,
                                 py::handle q_out_, double eps, int threads) const {
-  Tensor q = Tensor::input(q_, "q", 3), k = Tensor::input(k_, "k", 3), v = Tensor::input(v_, "v", 3);
-  Weights q_weight(q_weight_, "q_weight"), k_weight(k_weight_, "k_weight");
-  Tensor rope = Tensor::contiguous(rope_, "rope", 4);
-  Tensor k_pages = Tensor::output(k_pages_, "k_pages", 4), v_pages = Tensor::output(v_pages_, "v_pages", 4);
-  Tensor page_ids = Tensor::contiguous(page_ids_, "page_ids", 2);
-  Tensor q_out = Tensor::output(q_out_, "q_out", 4);
+  Tensor q = Tensor::input(q_, 3), k = Tensor::input(k_, 3), v = Tensor::input(v_, 3);
+  Tensor q_weight = Tensor::float32(q_weight_, 1, q.dtype()), k_weight = Tensor::float32(k_weight_, 1, q.dtype());
+  Tensor rope = Tensor::contiguous(rope_, 4);
+  Tensor k_pages = Tensor::output(k_pages_, 4), v_pages = Tensor::output(v_pages_, 4);
+  Tensor page_ids = Tensor::contiguous(page_ids_, 2);
+  Tensor q_out = Tensor::output(q_out_, 4);
+  int64_t slots = q.size(0), tokens = q.size(1), dim = q.size(2);
+  int64_t page_tokens = k_pages.size(1), heads = k_pages.size(2), head_dim = k_pages.size(3);
+  require(q.is_floating() && is_like(k, q, {slots, tokens, dim}) && is_like(v, q, {slots, tokens, dim}));
+  require(q_weight.is({dim}) && k_weight.is({dim}) && heads * head_dim == dim && head_dim % 2 == 0);
+  require(rope.dtype() == DType::float32 && rope.is({slots, tokens, head_dim / 2, 2}) && page_tokens > 0);
+  require(is_like(k_pages, q, {Tensor::kAny, page_tokens, heads, head_dim}));
+  require(is_like(v_pages, q, {k_pages.size(0), page_tokens, heads, head_dim}));
+  int64_t pages_per_slot = (tokens + page_tokens - 1) / page_tokens;
+  require(is_ids(page_ids, {slots, pages_per_slot}));
   check_page_ids("page_ids", page_ids, k_pages.size(0));
   Pages unroped{};
   const int32_t* unroped_ids = nullptr;
-  std::vector<Tensor> keep;
+  std::optional<Tensor> unroped_table;
+  require(unroped_pages_.is_none() == unroped_ids_.is_none());
   if (!unroped_pages_.is_none()) {
-    keep.push_back(Tensor::output(unroped_pages_, "unroped_pages", 4));
-    keep.push_back(Tensor::contiguous(unroped_ids_, "unroped_ids", 2));
-    check_page_ids("unroped_ids", keep[1], keep[0].size(0));
-    unroped = pages(keep[0]);
-    unroped_ids = keep[1].data<const int32_t>();
+    Tensor unroped_pages = Tensor::output(unroped_pages_, 4);
+    unroped_table = Tensor::contiguous(unroped_ids_, 2);
+    require(is_like(unroped_pages, q, {Tensor::kAny, page_tokens, heads, head_dim}));
+    require(is_ids(*unroped_table, {slots, pages_per_slot}));
+    check_page_ids("unroped_ids", *unroped_table, unroped_pages.size(0));
+    unroped = pages(unroped_pages);
+    unroped_ids = unroped_table->data<const int32_t>();
   }
   QkvPageWriteArgs args{rows(q),
                         rows(k),
                         rows(v),
-                        q_weight.data(),
-                        k_weight.data(),
+                        q_weight.data<const float>(),
+                        k_weight.data<const float>(),
                         rope.data<const float>(),
-                        rope.size(1) * rope.size(2) * 2,
-                        rope.size(2) * 2,
+                        tokens * head_dim,
+                        head_dim,
                         pages(k_pages),
                         pages(v_pages),
                         unroped,
                         page_ids.data<const int32_t>(),
                         unroped_ids,
                         q_out.data(),
-                        q.size(1),
-                        k_pages.size(1),
-                        page_ids.size(1),
-                        k_pages.size(2),
-                        k_pages.size(3),
+                        tokens,
+                        page_tokens,
+                        pages_per_slot,
+                        heads,
+                        head_dim,
                         float(eps),
                         q.dtype()};
   py::gil_scoped_release release;
-  // Three tensors a token: a third of the rows is enough for a thread.
-  int64_t grain = std::max<int64_t>(1, rows_per_thread(q.size(2)) / 3);
-  parallel_for(q.size(0) * args.pages_per_slot * args.page_tokens, grain, threads,
+  parallel_for(slots * pages_per_slot * page_tokens, 3.0 * double(dim), threads,
                [&](int64_t begin, int64_t end) { kernels_->qkv_page_write(args, begin, end); });
 }
 
 void Operations::rope_shift(py::handle unroped_pages_, py::handle source_ids_, py::handle k_pages_,
                             py::handle target_ids_, py::handle rope_, int threads) const {
-  Tensor source = Tensor::input(unroped_pages_, "unroped_pages", 4);
-  Tensor target = Tensor::output(k_pages_, "k_pages", 4), rope = Tensor::contiguous(rope_, "rope", 4);
-  Tensor source_ids = Tensor::contiguous(source_ids_, "source_ids", 1);
-  Tensor target_ids = Tensor::contiguous(target_ids_, "target_ids", 1);
+  Tensor source = Tensor::input(unroped_pages_, 4);
+  Tensor target = Tensor::output(k_pages_, 4), rope = Tensor::contiguous(rope_, 4);
+  Tensor source_ids = Tensor::contiguous(source_ids_, 1);
+  Tensor target_ids = Tensor::contiguous(target_ids_, 1);
+  int64_t page_tokens = target.size(1), heads = target.size(2), head_dim = target.size(3);
+  require(target.is_floating() && is_like(source, target, {Tensor::kAny, page_tokens, heads, head_dim}));
+  require(is_ids(source_ids, {Tensor::kAny}) && is_ids(target_ids, {source_ids.size(0)}) && head_dim % 2 == 0);
+  require(rope.dtype() == DType::float32 && rope.is({source_ids.size(0), page_tokens, head_dim / 2, 2}));
   check_page_ids("target_ids", target_ids, target.size(0));
   for (int64_t i = 0; i < target_ids.size(0); ++i) {
     int32_t id = source_ids.data<const int32_t>()[i];
@@ -190,57 +222,55 @@ void Operations::rope_shift(py::handle unroped_pages_, py::handle source_ids_, p
                      source_ids.data<const int32_t>(),
                      target_ids.data<const int32_t>(),
                      rope.data<const float>(),
-                     rope.size(1) * rope.size(2) * 2,
-                     rope.size(2) * 2,
-                     target.size(1),
-                     target.size(2),
-                     target.size(3),
+                     page_tokens * head_dim,
+                     head_dim,
+                     page_tokens,
+                     heads,
+                     head_dim,
                      target.dtype()};
   py::gil_scoped_release release;
-  parallel_for(target_ids.size(0) * args.page_tokens, rows_per_thread(args.heads * args.head_dim), threads,
+  parallel_for(target_ids.size(0) * page_tokens, double(heads * head_dim), threads,
                [&](int64_t begin, int64_t end) { kernels_->rope_shift(args, begin, end); });
 }
 
 void Operations::paged_attention(py::handle q_, py::handle k_pages_, py::handle v_pages_, py::handle page_table_,
                                  py::handle page_lengths_, py::handle out_, py::handle lse_, double scale,
                                  int threads) const {
-  Tensor q = Tensor::input(q_, "q", 4);
-  Tensor k_pages = Tensor::input(k_pages_, "k_pages", 4), v_pages = Tensor::input(v_pages_, "v_pages", 4);
-  Tensor table = Tensor::contiguous(page_table_, "page_table", 2);
-  Tensor lengths = Tensor::contiguous(page_lengths_, "page_lengths", 2);
-  Tensor out = Tensor::output(out_, "out", 4);
-  const int32_t* ids = table.data<const int32_t>();
-  const int32_t* valid = lengths.data<const int32_t>();
-  for (int64_t i = 0; i < table.elements(); ++i) {
-    if (valid[i] < 0 || valid[i] > k_pages.size(1))
-      throw ArgumentError("page_lengths", range(0, k_pages.size(1) + 1, "lengths"), std::to_string(valid[i]));
-    if (valid[i] && (ids[i] < 0 || ids[i] >= k_pages.size(0)))
-      throw ArgumentError("page_table", range(0, k_pages.size(0), "page ids") + " where the length is not 0",
-                          std::to_string(ids[i]));
-  }
-  float* lse = lse_.is_none() ? nullptr : Tensor::output(lse_, "lse", 3).data<float>();
+  Tensor q = Tensor::input(q_, 4);
+  Tensor k_pages = Tensor::input(k_pages_, 4), v_pages = Tensor::input(v_pages_, 4);
+  Tensor table = Tensor::contiguous(page_table_, 2);
+  Tensor lengths = Tensor::contiguous(page_lengths_, 2);
+  Tensor out = Tensor::output(out_, 4);
+  int64_t slots = q.size(0), queries = q.size(1), heads = q.size(2), head_dim = q.size(3);
+  require(q.is_floating() && is_like(k_pages, q, {Tensor::kAny, Tensor::kAny, heads, head_dim}));
+  require(is_like(v_pages, q, {k_pages.size(0), k_pages.size(1), heads, head_dim}) && k_pages.size(1) > 0);
+  require(is_ids(table, {slots, Tensor::kAny}) && is_ids(lengths, {slots, table.size(1)}));
+  int64_t keys = check_context(table, lengths, k_pages.size(0), k_pages.size(1));
+  float* lse = lse_.is_none() ? nullptr : Tensor::output(lse_, 3).data<float>();
   if (q.elements() == 0) return;
-  int64_t queries = q.size(1), blocks = (queries + kQueryBlock - 1) / kQueryBlock;
+  int64_t blocks = (queries + kQueryBlock - 1) / kQueryBlock;
   PagedAttentionArgs args{q.data(),
                           q.stride(0),
                           q.stride(1),
                           q.stride(2),
                           pages(k_pages),
                           pages(v_pages),
-                          ids,
-                          valid,
+                          table.data<const int32_t>(),
+                          lengths.data<const int32_t>(),
                           out.data(),
                           lse,
                           queries,
                           (queries + blocks - 1) / blocks,
                           table.size(1),
-                          q.size(2),
-                          q.size(3),
+                          heads,
+                          head_dim,
                           float(scale),
                           q.dtype()};
   int64_t scratch = kernels_->paged_attention_scratch(args);
   py::gil_scoped_release release;
-  parallel_for(q.size(0) * q.size(2) * blocks, 1, threads, [&](int64_t begin, int64_t end) {
+  // Four multiply-adds take about as long as a number of an element-wise pass.
+  double cost = double(queries) / double(blocks) * double(keys) / double(slots) * double(head_dim) / 4;
+  parallel_for(slots * heads * blocks, cost, threads, [&](int64_t begin, int64_t end) {
     kernels_->paged_attention(args, begin, end, thread_scratch(scratch));
   });
 }

@@ -1,8 +1,10 @@
-// The operations on Python tensors: views, data-dependent checks, threads. Shapes and dtypes have been checked by
-// the caller (wavecore/ops/checks.py); page ids and lengths are checked here.
+// The operations on Python tensors: views, checks, threads. What does not fit throws `Mismatch`, a page id or length
+// out of range `ArgumentError`, before anything is written.
 #pragma once
 
 #include <pybind11/pybind11.h>
+
+#include <string>
 
 #include "kernels.h"
 

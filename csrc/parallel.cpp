@@ -14,6 +14,11 @@
 namespace wavecore {
 namespace {
 
+// Waking a thread and waiting for it costs some microseconds, about what this many numbers take.
+constexpr double kCostPerThread = 32768;
+// Ranges handed out to each thread, so that a late or slow one does not hold up the rest.
+constexpr int64_t kRangesPerThread = 8;
+
 using GompParallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
 
 // PyTorch's OpenMP runtime, when it is loaded. A second runtime, or a pool of our own, would leave two sets of
@@ -79,12 +84,12 @@ struct Job {
 
 }  // namespace
 
-void parallel_for(int64_t items, int64_t grain, int threads, const std::function<void(int64_t, int64_t)>& body) {
+void parallel_for(int64_t items, double cost, int threads, const std::function<void(int64_t, int64_t)>& body) {
   if (items <= 0) return;
-  grain = std::max<int64_t>(grain, 1);
-  int64_t ranges = (items + grain - 1) / grain;
-  int team = static_cast<int>(std::min<int64_t>(threads, ranges));
+  double worth = std::min(double(items) * cost / kCostPerThread, double(items));
+  int team = static_cast<int>(std::min(double(threads), worth));
   if (team <= 1) return body(0, items);
+  int64_t grain = std::max<int64_t>(1, items / (int64_t(team) * kRangesPerThread));
   Job job{body, items, grain};
   if (openmp().parallel) return openmp().parallel(Job::run, &job, static_cast<unsigned>(team), 0);
   std::vector<std::thread> helpers;

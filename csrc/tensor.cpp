@@ -9,6 +9,7 @@ namespace py = pybind11;
 struct TorchNames {
   py::object data_ptr = py::str("data_ptr"), shape = py::str("shape"), stride = py::str("stride");
   py::object dtype = py::str("dtype"), is_cpu = py::str("is_cpu"), contiguous = py::str("contiguous");
+  py::object to_float = py::str("float");
   py::object float32, bfloat16, float16, int32;
 
   TorchNames() {
@@ -37,21 +38,22 @@ py::object call(py::handle object, const py::object& name) {
   return py::reinterpret_steal<py::object>(value);
 }
 
-void read_tuple(py::handle tuple, const char* name, int rank, int64_t* out) {
-  if (!PyTuple_Check(tuple.ptr()) || PyTuple_GET_SIZE(tuple.ptr()) != rank)
-    throw ArgumentError(name, "a tensor of rank " + std::to_string(rank), py::repr(tuple).cast<std::string>());
+int read_tuple(py::handle tuple, int64_t* out) {
+  require(PyTuple_Check(tuple.ptr()) && PyTuple_GET_SIZE(tuple.ptr()) <= Tensor::kMaxRank);
+  int rank = static_cast<int>(PyTuple_GET_SIZE(tuple.ptr()));
   for (int i = 0; i < rank; ++i) {
     out[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple.ptr(), i));
     if (out[i] == -1 && PyErr_Occurred()) throw py::error_already_set();
   }
+  return rank;
 }
 
 }  // namespace
 
-Tensor::Tensor(py::object tensor, const char* name, int rank) : owner_(std::move(tensor)), rank_(rank) {
+Tensor::Tensor(py::object tensor) : owner_(std::move(tensor)) {
   const TorchNames& torch = names();
-  read_tuple(attribute(owner_, torch.shape), name, rank, sizes_);
-  read_tuple(call(owner_, torch.stride), name, rank, strides_);
+  rank_ = read_tuple(attribute(owner_, torch.shape), sizes_);
+  read_tuple(call(owner_, torch.stride), strides_);
   py::object dtype = attribute(owner_, torch.dtype);
   if (dtype.is(torch.float32))
     dtype_ = DType::float32;
@@ -62,28 +64,77 @@ Tensor::Tensor(py::object tensor, const char* name, int rank) : owner_(std::move
   else if (dtype.is(torch.int32))
     dtype_ = DType::int32;
   else
-    throw ArgumentError(name, "float32, bfloat16, float16 or int32", py::str(dtype).cast<std::string>());
-  if (!attribute(owner_, torch.is_cpu).is(py::bool_(true))) throw ArgumentError(name, "a CPU tensor", "another device");
+    throw Mismatch();
+  require(attribute(owner_, torch.is_cpu).ptr() == Py_True);
   data_ = PyLong_AsVoidPtr(call(owner_, torch.data_ptr).ptr());
   if (!data_ && PyErr_Occurred()) throw py::error_already_set();
 }
 
-Tensor Tensor::input(py::handle tensor, const char* name, int rank) {
-  Tensor view(py::reinterpret_borrow<py::object>(tensor), name, rank);
-  return view.rows_are_dense() ? view : Tensor(call(tensor, names().contiguous), name, rank);
+Tensor::Tensor(py::handle tensor, int rank) : Tensor(py::reinterpret_borrow<py::object>(tensor)) {
+  require(rank_ == rank);
 }
 
-Tensor Tensor::contiguous(py::handle tensor, const char* name, int rank) {
-  Tensor view(py::reinterpret_borrow<py::object>(tensor), name, rank);
-  return view.is_contiguous() ? view : Tensor(call(tensor, names().contiguous), name, rank);
+Tensor Tensor::input(py::handle tensor, int rank) {
+  Tensor view(tensor, rank);
+  return view.rows_are_dense() ? view : Tensor(call(tensor, names().contiguous));
 }
 
-Tensor Tensor::output(py::handle tensor, const char* name, int rank) {
-  Tensor view(py::reinterpret_borrow<py::object>(tensor), name, rank);
-  if (!view.rows_are_dense())
-    throw ArgumentError(name, "a last stride of 1, since it is written in place",
-                        std::to_string(view.strides_[rank - 1]));
+Tensor Tensor::contiguous(py::handle tensor, int rank) {
+  Tensor view(tensor, rank);
+  return view.is_contiguous() ? view : Tensor(call(tensor, names().contiguous));
+}
+
+Tensor Tensor::float32(py::handle tensor, int rank, DType other) {
+  Tensor view = contiguous(tensor, rank);
+  require(view.dtype_ == other || view.dtype_ == DType::float32);
+  return view.dtype_ == DType::float32 ? view : Tensor(call(view.owner_, names().to_float));
+}
+
+Tensor Tensor::output(py::handle tensor, int rank) {
+  Tensor view(tensor, rank);
+  require(view.rows_are_dense());
   return view;
+}
+
+Tensor Tensor::rows(py::handle tensor) {
+  py::object source = py::reinterpret_borrow<py::object>(tensor);
+  if (PyTuple_GET_SIZE(attribute(source, names().shape).ptr()) > kMaxRank)
+    source = source.attr("flatten")(0, -2);  // a view where the strides allow it, else a copy
+  Tensor view(source);
+  require(view.rank_ >= 1);
+  if (view.rows_are_dense() && view.merge_rows()) return view;
+  Tensor copy(call(source, names().contiguous));
+  copy.merge_rows();
+  return copy;
+}
+
+// Merges all dimensions but the last into one, if their strides allow it.
+bool Tensor::merge_rows() {
+  int64_t rows = 1, stride = 0;
+  for (int i = rank_ - 2; i >= 0; --i) {
+    if (sizes_[i] == 1) continue;
+    if (rows == 1)
+      stride = strides_[i];
+    else if (strides_[i] != rows * stride)
+      return false;
+    rows *= sizes_[i];
+  }
+  sizes_[1] = sizes_[rank_ - 1];
+  strides_[1] = 1;
+  sizes_[0] = rows;
+  strides_[0] = stride;
+  rank_ = 2;
+  return true;
+}
+
+bool Tensor::is(std::initializer_list<int64_t> sizes) const {
+  if (static_cast<int>(sizes.size()) != rank_) return false;
+  const int64_t* own = sizes_;
+  for (int64_t size : sizes) {
+    if (size != kAny && size != *own) return false;
+    ++own;
+  }
+  return true;
 }
 
 int64_t Tensor::elements() const {

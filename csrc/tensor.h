@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -11,23 +12,36 @@
 
 namespace wavecore {
 
-// A wrong argument; becomes `wavecore.errors.UsageError` in Python.
+// A value out of range; becomes `wavecore.errors.UsageError` in Python.
 class ArgumentError : public std::invalid_argument {
  public:
   ArgumentError(const std::string& name, const std::string& expected, const std::string& got)
       : std::invalid_argument(name + ": expected " + expected + ", got " + got) {}
 };
 
+// Ranks, dtypes, devices or shapes that do not fit. wavecore/ops/checks.py says in words what is wrong: checking
+// there first would cost as much as a small kernel.
+class Mismatch : public std::exception {};
+
+inline void require(bool fits) {
+  if (!fits) throw Mismatch();
+}
+
 class Tensor {
  public:
   static constexpr int kMaxRank = 4;
+  static constexpr int64_t kAny = -1;
 
   // To read: brought to a last stride of 1 if need be, by a copy that this object owns.
-  static Tensor input(pybind11::handle tensor, const char* name, int rank);
-  // The same, wholly contiguous: for small tables, weights and rotations.
-  static Tensor contiguous(pybind11::handle tensor, const char* name, int rank);
+  static Tensor input(pybind11::handle tensor, int rank);
+  // To read as [rows, D]: the leading dimensions are merged, by a copy if need be.
+  static Tensor rows(pybind11::handle tensor);
+  // To read, wholly contiguous: for small tables and rotations.
+  static Tensor contiguous(pybind11::handle tensor, int rank);
+  // To read as contiguous float32: for weights, which are of dtype `other` or float32.
+  static Tensor float32(pybind11::handle tensor, int rank, DType other);
   // To write in place: the last stride has to be 1.
-  static Tensor output(pybind11::handle tensor, const char* name, int rank);
+  static Tensor output(pybind11::handle tensor, int rank);
 
   template <typename T = void>
   T* data() const {
@@ -37,9 +51,14 @@ class Tensor {
   int64_t size(int axis) const { return sizes_[axis]; }
   int64_t stride(int axis) const { return strides_[axis]; }
   int64_t elements() const;
+  bool is_floating() const { return dtype_ != DType::int32; }
+  // Whether the sizes are these; kAny fits every size.
+  bool is(std::initializer_list<int64_t> sizes) const;
 
  private:
-  Tensor(pybind11::object tensor, const char* name, int rank);
+  explicit Tensor(pybind11::object tensor);
+  Tensor(pybind11::handle tensor, int rank);
+  bool merge_rows();
   bool rows_are_dense() const { return rank_ == 0 || strides_[rank_ - 1] == 1 || sizes_[rank_ - 1] <= 1; }
   bool is_contiguous() const;
 

@@ -1,7 +1,6 @@
 """PyTorch in the dtype of the arguments: what runs where no kernel of this package can.
 
-`layer_norm_modulate`, `gate_residual` and `rms_norm` are differentiable. The caller has checked the arguments;
-the contents of page tables are checked here.
+`layer_norm_modulate`, `gate_residual` and `rms_norm` are differentiable.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from wavecore.ops import checks
 
 
 def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
+    checks.layer_norm_modulate(x, shift, scale)
     if x.shape[1] == 0:
         return x.new_empty(x.shape)
     frames = (shift.shape[1], -1)
@@ -22,6 +22,7 @@ def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> 
 
 
 def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    checks.gate_residual(x, y, gate)
     if x.shape[1] == 0:
         return x.new_empty(x.shape)
     frames = (gate.shape[1], -1)
@@ -30,6 +31,7 @@ def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    checks.rms_norm(x, weight)
     return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps).contiguous()
 
 
@@ -51,9 +53,12 @@ def qkv_page_write(
     v_pages: Tensor,
     page_ids: Tensor,
     eps: float,
-    unroped_pages: Tensor | None,
-    unroped_ids: Tensor | None,
+    unroped_pages: Tensor | None = None,
+    unroped_ids: Tensor | None = None,
 ) -> Tensor:
+    checks.qkv_page_write(
+        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids
+    )
     checks.check_page_ids("page_ids", page_ids, k_pages.shape[0])
     per_head = k_pages.shape[2:]
     normed_k = rms_norm(k, k_weight, eps).unflatten(-1, per_head)
@@ -77,6 +82,7 @@ def _write_pages(pages: Tensor, ids: Tensor, tokens: Tensor) -> None:
 def rope_shift(
     unroped_pages: Tensor, source_ids: Tensor, k_pages: Tensor, target_ids: Tensor, rope: Tensor
 ) -> None:
+    checks.rope_shift(unroped_pages, source_ids, k_pages, target_ids, rope)
     checks.check_page_ids("target_ids", target_ids, k_pages.shape[0])
     checks.check_sources(source_ids, target_ids, unroped_pages.shape[0])
     kept = target_ids >= 0
@@ -93,6 +99,7 @@ def paged_attention(
     scale: float,
     return_lse: bool,
 ) -> tuple[Tensor, Tensor]:
+    checks.paged_attention(q, k_pages, v_pages, page_table, page_lengths)
     checks.check_context(page_table, page_lengths, k_pages.shape[0], k_pages.shape[1])
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.full(q.shape[:3] if return_lse else (0,), -torch.inf, dtype=torch.float32, device=q.device)

@@ -1,11 +1,14 @@
 """Registration of `torch.ops.wavecore.*`: schemas, implementations, fake implementations.
 
-One implementation serves every device: it checks the arguments and hands them to the module that
-`wavecore.ops.backend` chose for the device. The fake implementations promise contiguous results, which every
+A call goes to the module that `wavecore.ops.backend` chose for the device of the first argument; that module
+checks the arguments. The fake implementations check them too, and promise contiguous results, which every
 backend keeps.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,61 +31,13 @@ SCHEMAS = (
 )
 
 
-def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    checks.layer_norm_modulate(x, shift, scale)
-    return selected.of(x).layer_norm_modulate(x, shift, scale, eps)
+def _implementation(name: str) -> Callable[..., Any]:
+    """What runs operation `name`: the function of that name of the backend for the first argument."""
 
+    def run(first: Tensor, *rest: Any) -> Any:
+        return getattr(selected.of(first), name)(first, *rest)
 
-def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    checks.gate_residual(x, y, gate)
-    return selected.of(x).gate_residual(x, y, gate)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    checks.rms_norm(x, weight)
-    return selected.of(x).rms_norm(x, weight, eps)
-
-
-def qkv_page_write(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_weight: Tensor,
-    k_weight: Tensor,
-    rope: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    page_ids: Tensor,
-    eps: float,
-    unroped_pages: Tensor | None = None,
-    unroped_ids: Tensor | None = None,
-) -> Tensor:
-    checks.qkv_page_write(
-        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids
-    )
-    return selected.of(q).qkv_page_write(
-        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids
-    )
-
-
-def rope_shift(
-    unroped_pages: Tensor, source_ids: Tensor, k_pages: Tensor, target_ids: Tensor, rope: Tensor
-) -> None:
-    checks.rope_shift(unroped_pages, source_ids, k_pages, target_ids, rope)
-    selected.of(k_pages).rope_shift(unroped_pages, source_ids, k_pages, target_ids, rope)
-
-
-def paged_attention(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    page_table: Tensor,
-    page_lengths: Tensor,
-    scale: float,
-    return_lse: bool,
-) -> tuple[Tensor, Tensor]:
-    checks.paged_attention(q, k_pages, v_pages, page_table, page_lengths)
-    return selected.of(q).paged_attention(q, k_pages, v_pages, page_table, page_lengths, scale, return_lse)
+    return run
 
 
 def _layer_norm_modulate_fake(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -140,24 +95,23 @@ def _paged_attention_fake(
     return q.new_empty(q.shape), lse
 
 
-_IMPLEMENTATIONS = {
-    "layer_norm_modulate": (layer_norm_modulate, _layer_norm_modulate_fake),
-    "gate_residual": (gate_residual, _gate_residual_fake),
-    "rms_norm": (rms_norm, _rms_norm_fake),
-    "qkv_page_write": (qkv_page_write, _qkv_page_write_fake),
-    "rope_shift": (rope_shift, _rope_shift_fake),
-    "paged_attention": (paged_attention, _paged_attention_fake),
+_FAKES: dict[str, Callable[..., Any]] = {
+    "layer_norm_modulate": _layer_norm_modulate_fake,
+    "gate_residual": _gate_residual_fake,
+    "rms_norm": _rms_norm_fake,
+    "qkv_page_write": _qkv_page_write_fake,
+    "rope_shift": _rope_shift_fake,
+    "paged_attention": _paged_attention_fake,
 }
 
 
 def _register() -> torch.library.Library:
     library = torch.library.Library("wavecore", "DEF")
     for schema in SCHEMAS:
-        library.define(schema)
-    for name, (implementation, fake) in _IMPLEMENTATIONS.items():
+        name = library.define(schema)
         for key in ("CPU", "CUDA"):
-            library.impl(name, implementation, key)
-        torch.library.register_fake(f"wavecore::{name}", fake, lib=library)
+            library.impl(name, _implementation(name), key)
+        torch.library.register_fake(f"wavecore::{name}", _FAKES[name], lib=library)
     return library
 
 

@@ -1,6 +1,6 @@
 """The C++ kernels of `wavecore._native`, on CPU tensors.
 
-Arguments have been checked by the caller, but for page ids and lengths, which the native module checks.
+The native module checks its arguments; what is wrong with them is put into words here, by the common checks.
 Results are allocated here; the kernels use as many threads as `torch.get_num_threads` says.
 """
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from wavecore import _native
+from wavecore.ops import checks
 
 INSTRUCTION_SETS = tuple(_native.supported_instruction_sets())
 
@@ -39,21 +40,32 @@ def instruction_set() -> str:
 
 def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
     out = torch.empty(x.shape, dtype=x.dtype)
-    _kernels.operations.layer_norm_modulate(x, shift, scale, out, eps, torch.get_num_threads())
+    try:
+        _kernels.operations.layer_norm_modulate(x, shift, scale, out, eps, torch.get_num_threads())
+    except _native.MismatchError:
+        checks.layer_norm_modulate(x, shift, scale)
+        raise
     return out
 
 
 def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     out = torch.empty(x.shape, dtype=x.dtype)
-    _kernels.operations.gate_residual(x, y, gate, out, torch.get_num_threads())
+    try:
+        _kernels.operations.gate_residual(x, y, gate, out, torch.get_num_threads())
+    except _native.MismatchError:
+        checks.gate_residual(x, y, gate)
+        raise
     return out
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    rows = x.reshape(-1, x.shape[-1]) if x.numel() else x.new_empty((0, x.shape[-1]))
-    out = torch.empty(rows.shape, dtype=x.dtype)
-    _kernels.operations.rms_norm(rows, weight, out, eps, torch.get_num_threads())
-    return out.view(x.shape)
+    out = torch.empty(x.shape, dtype=x.dtype)
+    try:
+        _kernels.operations.rms_norm(x, weight, out, eps, torch.get_num_threads())
+    except _native.MismatchError:
+        checks.rms_norm(x, weight)
+        raise
+    return out
 
 
 def qkv_page_write(
@@ -67,35 +79,28 @@ def qkv_page_write(
     v_pages: Tensor,
     page_ids: Tensor,
     eps: float,
-    unroped_pages: Tensor | None,
-    unroped_ids: Tensor | None,
+    unroped_pages: Tensor | None = None,
+    unroped_ids: Tensor | None = None,
 ) -> Tensor:
+    tensors = (q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids)
     q_out = torch.empty((*q.shape[:2], *k_pages.shape[2:]), dtype=q.dtype)
-    _kernels.operations.qkv_page_write(
-        q,
-        k,
-        v,
-        q_weight,
-        k_weight,
-        rope,
-        k_pages,
-        v_pages,
-        page_ids,
-        unroped_pages,
-        unroped_ids,
-        q_out,
-        eps,
-        torch.get_num_threads(),
-    )
+    try:
+        _kernels.operations.qkv_page_write(*tensors, q_out, eps, torch.get_num_threads())
+    except _native.MismatchError:
+        checks.qkv_page_write(*tensors)
+        raise
     return q_out
 
 
 def rope_shift(
     unroped_pages: Tensor, source_ids: Tensor, k_pages: Tensor, target_ids: Tensor, rope: Tensor
 ) -> None:
-    _kernels.operations.rope_shift(
-        unroped_pages, source_ids, k_pages, target_ids, rope, torch.get_num_threads()
-    )
+    tensors = (unroped_pages, source_ids, k_pages, target_ids, rope)
+    try:
+        _kernels.operations.rope_shift(*tensors, torch.get_num_threads())
+    except _native.MismatchError:
+        checks.rope_shift(*tensors)
+        raise
 
 
 def paged_attention(
@@ -107,17 +112,14 @@ def paged_attention(
     scale: float,
     return_lse: bool,
 ) -> tuple[Tensor, Tensor]:
+    tensors = (q, k_pages, v_pages, page_table, page_lengths)
     out = torch.empty(q.shape, dtype=q.dtype)
     lse = torch.empty(q.shape[:3] if return_lse else (0,), dtype=torch.float32)
-    _kernels.operations.paged_attention(
-        q,
-        k_pages,
-        v_pages,
-        page_table,
-        page_lengths,
-        out,
-        lse if return_lse else None,
-        scale,
-        torch.get_num_threads(),
-    )
+    try:
+        _kernels.operations.paged_attention(
+            *tensors, out, lse if return_lse else None, scale, torch.get_num_threads()
+        )
+    except _native.MismatchError:
+        checks.paged_attention(*tensors)
+        raise
     return out, lse
