@@ -53,6 +53,10 @@ def _no_bool(value: object) -> object:
     return value
 
 
+def _choice(value: object) -> object:
+    return value.replace("-", "_") if isinstance(value, str) else value
+
+
 def _path(value: object) -> object:
     if isinstance(value, str) and (not value or "\0" in value):
         raise _fault(f"expected a path, got {_shown(value)}")
@@ -68,6 +72,7 @@ Size = Annotated[tuple[int, int], BeforeValidator(_size)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)]
 Positive = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(gt=0)]
+Share = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Seconds = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(ge=0)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
 
@@ -103,7 +108,7 @@ class RunSettings(BaseModel):
     seed: Seed = Field(0, description="seed of the noise")
     steps: Count = Field(4, description="denoising steps")
     size: Size | None = Field(None, description="WIDTHxHEIGHT in pixels; the model's own when left out")
-    rounds: Literal["wavefront", "sequential", "stream_batch"] = Field(
+    rounds: Annotated[Literal["wavefront", "sequential", "stream_batch"], BeforeValidator(_choice)] = Field(
         "wavefront", description="order of the work"
     )
     placement: Literal["local"] = Field("local", description="where the work runs")
@@ -166,11 +171,13 @@ class GenerateSettings(RunSettings):
 class RestyleSettings(RunSettings):
     """Settings of `wavecore restyle`."""
 
-    rounds: Literal["stream_batch", "wavefront", "sequential"] = Field(
-        "stream_batch", description="order of the work"
-    )
     input: FilePath = Field(description="video file to restyle")
     prompt: Prompt = Field(description="what it shall show")
+    strength: Share | None = Field(
+        None,
+        description="share of noise to begin with, above 0 and up to 1: more follows the prompt, less the "
+        "input; the model's own when left out",
+    )
     fps: Positive | None = Field(
         None, description="frames a second to take from the input; every frame once when left out"
     )
@@ -300,6 +307,7 @@ _EXPECTED = {
     "greater_than": "a number above {gt:g}",
     "greater_than_equal": "at least {ge:g}",
     "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
     "string_type": "text",
     "path_type": "a path",

@@ -94,7 +94,7 @@ class Trace:
         self,
         path: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        limit: int = 65_536,
+        limit: int = 8_192,
     ) -> None:
         self.clock = clock
         self.path = None if path is None else check_output(path)

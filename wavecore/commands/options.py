@@ -1,0 +1,52 @@
+"""Flags made from the settings classes, so that flags and configuration files have one source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from wavecore.config import flag_name
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+json_option = click.option(
+    "--json", "json_output", is_flag=True, help="Print one JSON object; no progress bar."
+)
+config_option = click.option("--config", metavar="FILE", help="YAML file of settings; flags go before it.")
+
+
+def settings_options(kind: type[BaseModel]) -> Callable[[Function], Function]:
+    """Add a flag for every field of `kind` that is not an argument.
+
+    Values reach the command as text, or None where a flag is not given: `wavecore.config.load_settings`
+    checks them together with the file.
+    """
+
+    def add(function: Function) -> Function:
+        for name, field in reversed(kind.model_fields.items()):
+            flag = flag_name(kind, name)
+            if flag.startswith("--"):
+                function = click.option(flag, name, metavar=_metavar(name, field), help=_help(field))(
+                    function
+                )
+        return function
+
+    return add
+
+
+def _metavar(name: str, field: FieldInfo) -> str:
+    if get_origin(field.annotation) is Literal:
+        return "|".join(get_args(field.annotation))
+    if name == "size":
+        return "WIDTHxHEIGHT"
+    return "FILE" if name == "prompts" else "VALUE"
+
+
+def _help(field: FieldInfo) -> str:
+    text = field.description or ""
+    text = text[:1].upper() + text[1:]
+    return text + (f" [{field.default}]" if field.default is not None else ".")

@@ -1,0 +1,182 @@
+"""What `generate` and `restyle` share: a session's frames into the output, with its log and its summary."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wavecore import __version__
+from wavecore.commands.console import progress, report
+from wavecore.config import PromptAt, RunSettings
+from wavecore.errors import UsageError
+from wavecore.files import check_output
+from wavecore.media import (
+    FrameDirectoryWriter,
+    FramePicker,
+    VideoWriter,
+    save_contact_sheet,
+    write_latents,
+)
+from wavecore.trace import Event, Trace
+
+if TYPE_CHECKING:
+    import torch
+
+    from wavecore.session import FrameGroup, Session
+
+_SHEET_FRAMES = 16
+_SHEET_COLUMNS = 8
+
+
+def run_session(
+    settings: RunSettings,
+    start: Callable[[Trace], Session],
+    fps: Fraction | float,
+    total: int | None,
+    schedule: list[PromptAt],
+    json_output: bool,
+) -> None:
+    """Run a session to its end, or to an interrupt, and report.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    start : callable
+        Loads the model and makes the session; it gets the event log.
+    fps : Fraction or float
+        Frames a second of the output.
+    total : int or None
+        Frames to expect.
+    schedule : list of PromptAt
+        Prompts that follow the first; each is asked for before the group in which its time falls is taken.
+    json_output : bool
+    """
+    check_paths(settings)
+    with Trace(settings.events) as trace:
+        began = trace.record("run", wavecore=__version__, settings=settings.model_dump(mode="json"))
+        session = start(trace)
+        summary = _Summary(settings, float(fps), began)
+        try:
+            with _output(settings, fps) as write, progress("frames", total, json_output) as advance:
+                due = list(schedule)
+                groups = iter(session)
+                while True:
+                    while due and due[0].at <= summary.frames / fps:
+                        session.update(due.pop(0).prompt)
+                    group = next(groups, None)
+                    if group is None:
+                        break
+                    write(group)
+                    summary.add(trace, group)
+                    advance(len(group.frames))
+        except KeyboardInterrupt:
+            if summary.frames:
+                summary.finish(trace, json_output, interrupted=True)
+            raise
+        finally:
+            session.close()
+        summary.finish(trace, json_output, interrupted=False)
+
+
+def check_paths(settings: RunSettings) -> None:
+    """Find out that an output cannot be written before any work is done for it."""
+    suffix = {"video": ".mp4", "frames": None, "latent": ".safetensors"}[settings.output_type]
+    if suffix is not None and settings.output.suffix.lower() != suffix:
+        raise UsageError(
+            f"--output-path: expected a path that ends in {suffix} "
+            f"(output type {settings.output_type}), got {settings.output}"
+        )
+    check_output(settings.output, directory=settings.output_type == "frames")
+    if settings.contact_sheet is not None:
+        if settings.contact_sheet.suffix.lower() != ".png":
+            raise UsageError(
+                f"--contact-sheet: expected a path that ends in .png, got {settings.contact_sheet}"
+            )
+        check_output(settings.contact_sheet)
+
+
+@contextmanager
+def _output(settings: RunSettings, fps: Fraction | float) -> Iterator[Callable[[FrameGroup], None]]:
+    """Open the output; it is completed at the end and by an interrupt, and removed by an error."""
+    if settings.output_type == "latent":
+        latents: list[torch.Tensor] = []
+        try:
+            yield lambda group: latents.append(group.latent)
+        except KeyboardInterrupt:
+            _write_latents(settings.output, latents)
+            raise
+        _write_latents(settings.output, latents)
+    else:
+        video = settings.output_type == "video"
+        with VideoWriter(settings.output, fps) if video else FrameDirectoryWriter(settings.output) as sink:
+            yield lambda group: sink.write(group.frames)
+
+
+def _write_latents(path: Path, latents: list[torch.Tensor]) -> None:
+    import torch
+
+    if latents:
+        write_latents(path, torch.stack(latents))
+
+
+class _Summary:
+    """The run in numbers, from the events it logs."""
+
+    def __init__(self, settings: RunSettings, fps: float, began: Event) -> None:
+        self.frames = 0
+        self._settings = settings
+        self._fps = fps
+        self._began = self._last = began
+        self._first: Event | None = None
+        self._picker = FramePicker(_SHEET_FRAMES) if settings.contact_sheet else None
+
+    def add(self, trace: Trace, group: FrameGroup) -> None:
+        """Take note of a group that was written."""
+        self._last = trace.record(
+            "display", group=group.index, version=group.version, frames=len(group.frames)
+        )
+        self._first = self._first or self._last
+        self.frames += len(group.frames)
+        if self._picker is not None:
+            for frame in group.frames:
+                self._picker.add(frame)
+
+    def finish(self, trace: Trace, json_output: bool, interrupted: bool) -> None:
+        """Write the contact sheet, end the log and print the result."""
+        settings = self._settings
+        if self._picker is not None and settings.contact_sheet is not None:
+            save_contact_sheet(settings.contact_sheet, self._picker.frames(), _SHEET_COLUMNS)
+        ended = trace.record("finish", frames=self.frames, interrupted=interrupted)
+        first = self._first or ended
+        steady = self.frames - first.data.get("frames", 0)
+        streaming = self._last.time - first.time
+        result = {
+            "output_path": str(settings.output),
+            "output_type": settings.output_type,
+            "frames": self.frames,
+            "fps": self._fps,
+            "seconds": self.frames / self._fps,
+            "model": settings.model,
+            "seed": settings.seed,
+            "contact_sheet": _text(settings.contact_sheet),
+            "events": _text(settings.events),
+            "interrupted": interrupted,
+            "wall_seconds": ended.time - self._began.time,
+            "first_frame_seconds": first.time - self._began.time,
+            "steady_frames_per_second": steady / streaming if steady and streaming > 0 else None,
+        }
+        rate = result["steady_frames_per_second"]
+        text = (
+            f"{settings.output}: {self.frames} frames, {result['seconds']:.2f} s at {self._fps:g} fps; "
+            f"made in {result['wall_seconds']:.1f} s, first frame after {result['first_frame_seconds']:.2f} s"
+        )
+        report(result, text + (f", then {rate:.0f} frames/s" if rate else ""), json_output)
+        sys.stdout.flush()
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,25 @@
+"""`wavecore trace`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from wavecore.commands.console import report
+from wavecore.commands.options import json_option
+from wavecore.trace import read_events, write_perfetto
+
+
+@click.command("trace")
+@click.argument("log")
+@click.option(
+    "--output-path", metavar="FILE", help="JSON file for Perfetto; LOG with .perfetto.json by default."
+)
+@json_option
+def command(log: str, output_path: str | None, json_output: bool) -> None:
+    """Turn the event log LOG (--events of a run) into a timeline for ui.perfetto.dev or chrome://tracing."""
+    events = list(read_events(log))
+    target = output_path or str(Path(log).with_suffix(".perfetto.json"))
+    write_perfetto(target, events)
+    report({"output_path": target, "events": len(events)}, f"{target}: {len(events)} events", json_output)
