@@ -12,9 +12,11 @@ from wavecore.cache import FreePages, PageTable, PoolExhausted
 from wavecore.rounds import Sequential, StreamBatch, Wavefront
 
 SMALL = st.integers(0, 3)
+RETAIN = st.just(2)
 RULES = st.one_of(
     st.builds(
         Wavefront,
+        retain=RETAIN,
         steps=st.integers(1, 4),
         chunk_frames=st.integers(1, 2),
         first_chunk_frames=st.none() | st.integers(1, 3),
@@ -26,6 +28,7 @@ RULES = st.one_of(
     ),
     st.builds(
         Sequential,
+        retain=RETAIN,
         steps=st.integers(1, 3),
         chunk_frames=st.integers(1, 2),
         history=SMALL,
@@ -34,6 +37,7 @@ RULES = st.one_of(
     ),
     st.builds(
         StreamBatch,
+        retain=RETAIN,
         steps=st.integers(1, 3),
         history=SMALL,
         anchor_chunks=st.integers(0, 2),
@@ -129,16 +133,17 @@ class Sessions(RuleBasedStateMachine):
             session.table.close()
             self.open.remove(session.name)
 
-    @rule(session=consumes(sessions), chunk=st.integers(0, 9))
-    def branch(self, session, chunk):
-        """Drop a suffix; what stays is untouched, and closing returns the rest."""
+    @rule(session=sessions, back=st.integers(0, 2))
+    def branch(self, session, back):
+        """Drop a suffix that `retain` allows for, and go on from there."""
         if session.name not in self.open:
             return
+        entered = session.rules.entered(session.index)
+        chunk = max(0, (entered if session.chunks is None else min(entered, session.chunks)) - back)
         kept = {p: h for p, h in self.holds.items() if h[0] != session.name or h[1].chunk < chunk}
         session.table.drop_from(chunk)
         assert self.holds == kept
-        session.table.close()
-        self.open.remove(session.name)
+        session.rules = session.rules.branch(chunk, session.index)
 
     @invariant()
     def every_page_in_use_belongs_to_an_open_session(self):

@@ -147,7 +147,8 @@ class PageTable:
 
     def end(self, round: Round) -> None:
         """Give back what nobody reads after the round."""
-        self._drop(round.releases)
+        # A stream that has branched comes past releases that it has made before.
+        self._drop([key for key in round.releases if key in self._pages])
 
     def drop_from(self, chunk: int) -> None:
         """Forget everything that `chunk` and later ones have written, for a stream that branches there."""

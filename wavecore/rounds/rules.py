@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wavecore.errors import UsageError
@@ -30,6 +30,11 @@ class Rules:
         Temporal index of the anchor: just before the oldest other chunk that is read (its true
         position until chunks are dropped); the rule of the published Wave Forcing runtime, which
         does not count the live store and so overlaps it; or its true position for ever.
+    retain : int
+        Chunks kept beyond what any context reads, so that the stream can branch that far back.
+    branches : tuple of (chunk, round)
+        Where the stream has branched: that chunk entered anew in that round, and every later
+        chunk after it. See `branch`.
     """
 
     steps: int
@@ -37,11 +42,14 @@ class Rules:
     first_chunk_frames: int | None = None
     anchor_chunks: int = 1
     anchor_position: AnchorPosition = "adjacent"
+    retain: int = 0
+    branches: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("steps", "chunk_frames", "first_chunk_frames"):
             at_least(name, getattr(self, name), 1)
         at_least("anchor_chunks", self.anchor_chunks, 0)
+        at_least("retain", self.retain, 0)
         allowed = self._anchor_positions()
         if self.anchor_position not in allowed:
             raise UsageError(
@@ -57,17 +65,62 @@ class Rules:
         """Round `index` of a stream of `chunks` chunks; None while its end is not known."""
         raise NotImplementedError
 
-    def count(self, chunks: int) -> int:
-        """Rounds that a stream of `chunks` chunks takes."""
-        raise NotImplementedError
-
-    def entered(self, index: int) -> int:
-        """Chunks of an endless stream that have entered before round `index`."""
+    def rounds_held(self) -> int:
+        """Rounds from the one in which a chunk enters to the last one that works on it, both included."""
         raise NotImplementedError
 
     def settled(self) -> int:
         """Chunks after which every further chunk needs the same context as the one before it."""
         raise NotImplementedError
+
+    @property
+    def period(self) -> int:
+        """Rounds from one chunk's entry to the next one's."""
+        return 1
+
+    # -- time ----------------------------------------------------------------------------
+
+    def _pieces(self) -> list[tuple[int, int, int | None]]:
+        """(first chunk, its round, chunk that the next piece begins with), the latest piece first."""
+        starts = [(0, 0), *self.branches]
+        ends = [*(chunk for chunk, _ in self.branches), None]
+        return [(*start, end) for start, end in zip(starts, ends, strict=True)][::-1]
+
+    def entry(self, chunk: int) -> int:
+        """Round in which a chunk enters."""
+        first, index = next((first, index) for first, index, _ in self._pieces() if first <= chunk)
+        return index + (chunk - first) * self.period
+
+    def entered(self, index: int) -> int:
+        """Chunks of an endless stream that have entered before round `index`."""
+        for first, start, end in self._pieces():
+            if start < index:
+                entered = first - (start - index) // self.period
+                return entered if end is None else min(entered, end)
+        return 0
+
+    def entering(self, index: int) -> int | None:
+        """Chunk that enters in round `index` of an endless stream, if any."""
+        chunk = self.entered(index)
+        return chunk if self.entered(index + 1) > chunk else None
+
+    def count(self, chunks: int) -> int:
+        """Rounds that a stream of `chunks` chunks takes."""
+        return self.entry(chunks - 1) + self.rounds_held() if chunks else 0
+
+    def branch(self, chunk: int, index: int) -> Rules:
+        """The same rules for a stream in which `chunk` enters anew in round `index`.
+
+        Older chunks go on where they are; what `chunk` and later ones wrote must be dropped from
+        the cache. Later rounds alone are determined by the result.
+        """
+        if not 0 <= chunk <= self.entered(index):
+            raise UsageError(
+                f"chunk: expected one of the {self.entered(index)} that have entered before round {index}, "
+                f"or the next, got {chunk}"
+            )
+        kept = tuple(branch for branch in self.branches if branch[0] < chunk)
+        return replace(self, branches=(*kept, (chunk, index)))
 
     # -- shared --------------------------------------------------------------------------
 
@@ -85,6 +138,11 @@ class Rules:
         anchors = range(min(self.anchor_chunks, stored))
         history = range(max(self.anchor_chunks, stored - width), stored)
         return [Key(c, stage) for c in anchors], [Key(c, stage) for c in history]
+
+    def _release(self, key: Key, width: int) -> tuple[Key, ...]:
+        """What falls out of reach when `key` has been written and `width` chunks before it may be read."""
+        oldest = key.chunk - width - self.retain
+        return (Key(oldest, key.stage),) if oldest >= self.anchor_chunks else ()
 
     def _reads(self, anchors: list[Key], others: list[Key], base: int | None = None) -> tuple[Read, ...]:
         """Anchor, whose first frame sits at `base` (adjacent when None), then the others in order."""
@@ -159,3 +217,7 @@ class Rounds(Iterator[Round]):
         chunks = self.entered if chunks is None else chunks
         at_least("chunks", chunks, self.entered)
         self.chunks = chunks
+
+    def branch(self, chunk: int) -> None:
+        """Let `chunk` enter anew in the next round, and later chunks after it; see `Rules.branch`."""
+        self.rules = self.rules.branch(chunk, self.index)

@@ -30,30 +30,28 @@ class Sequential(Rules):
         at_least("history", self.history, 0)
         at_least("store_history", self.store_history, 0)
 
-    def count(self, chunks: int) -> int:
-        return chunks * (self.steps + 1)
+    @property
+    def period(self) -> int:
+        return self.steps + 1
 
-    def entered(self, index: int) -> int:
-        return -(-index // (self.steps + 1))
+    def rounds_held(self) -> int:
+        return self.steps + 1
 
     def settled(self) -> int:
-        return self.anchor_chunks + max(self.history, self.store_history) + 1
+        return self.anchor_chunks + max(self.history, self.store_history) + self.retain + 1
 
     def round(self, index: int, chunks: int | None = None) -> Round:
-        chunk, stage = divmod(index, self.steps + 1)
+        chunk = self.entered(index + 1) - 1
+        stage = index - self.entry(chunk)
         store = stage == self.steps
         key = Key(chunk, stage)
         anchors, history = self._clean(chunk, self.store_history if store else self.history, self.steps)
-        oldest = chunk - max(self.history, self.store_history)
-        if not store:
-            releases: tuple[Key, ...] = (key,)
-        else:
-            releases = (Key(oldest, self.steps),) if oldest >= self.anchor_chunks else ()
+        widest = max(self.history, self.store_history)
         return Round(
             index,
             self.steps,
             (self._slot(key, self._reads(anchors, [*history, key]), self.steps),),
-            releases=releases,
+            releases=self._release(key, widest) if store else (key,),
             completes=chunk if stage == self.steps - 1 else None,
             phase="store" if store else "denoise",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wavecore.rounds.data import Key, Round
+from wavecore.rounds.data import Key, Round, Slot
 from wavecore.rounds.rules import Rounds, Rules, at_least
 
 
@@ -31,36 +31,29 @@ class StreamBatch(Rules):
         super().__post_init__()
         at_least("history", self.history, 0)
 
-    def count(self, chunks: int) -> int:
-        return chunks + self.steps - 1 if chunks else 0
-
-    def entered(self, index: int) -> int:
-        return index
+    def rounds_held(self) -> int:
+        return self.steps
 
     def settled(self) -> int:
-        return self.anchor_chunks + self.history + self.steps
+        return self.anchor_chunks + self.history + self.retain + self.steps
 
     def round(self, index: int, chunks: int | None = None) -> Round:
-        slots = []
-        releases = []
+        slots: list[Slot] = []
         for stage in range(self.steps - 1, -1, -1):
-            chunk = index - stage
-            if chunk < 0 or (chunks is not None and chunk >= chunks):
+            chunk = self.entering(index - stage)
+            if chunk is None or (chunks is not None and chunk >= chunks):
                 continue
             key = Key(chunk, stage)
             anchors, history = self._clean(chunk, self.history, stage)
             slots.append(self._slot(key, self._reads(anchors, [*history, key]), stage))
-            if chunk - self.history >= self.anchor_chunks:
-                releases.append(Key(chunk - self.history, stage))
-        last = index - (self.steps - 1)
-        drain = chunks is not None and index >= chunks
+        drain = chunks is not None and index > self.entry(chunks - 1)
         return Round(
             index,
             self.steps,
             tuple(slots),
-            releases=tuple(releases),
-            completes=last if last >= 0 else None,
-            phase="drain" if drain else "fill" if index < self.steps - 1 else "steady",
+            releases=tuple(key for slot in slots for key in self._release(slot.key, self.history)),
+            completes=next((slot.chunk for slot in slots if slot.stage == self.steps - 1), None),
+            phase="drain" if drain else "fill" if len(slots) < self.steps else "steady",
         )
 
 

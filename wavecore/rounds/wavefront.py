@@ -48,14 +48,11 @@ class Wavefront(Rules):
     def _anchor_positions(self) -> tuple[str, ...]:
         return "adjacent", "reference", "absolute"
 
-    def count(self, chunks: int) -> int:
-        return chunks + self.steps if chunks else 0
-
-    def entered(self, index: int) -> int:
-        return index
+    def rounds_held(self) -> int:
+        return self.steps + 1
 
     def settled(self) -> int:
-        return self.anchor_chunks + self.steps + self._widest() + 1
+        return self.anchor_chunks + self.steps + self._widest() + self.retain + 1
 
     def width(self, active: int) -> int:
         """Clean chunks a denoising slot reads when `active` denoising slots are at work."""
@@ -67,48 +64,35 @@ class Wavefront(Rules):
 
     def round(self, index: int, chunks: int | None = None) -> Round:
         steps = self.steps
-        held = [
-            Key(index - s, s)
-            for s in range(steps, -1, -1)
-            if index >= s and (chunks is None or index - s < chunks)
-        ]
+        entering = {s: self.entering(index - s) for s in range(steps, -1, -1)}
+        held = [Key(c, s) for s, c in entering.items() if c is not None and (chunks is None or c < chunks)]
         denoising = [key for key in held if key.stage < steps]
-        width = self.width(len(denoising))
+        live = [key for key in held if key.stage == steps]
+        stored = self.entered(index - steps)
         slots = []
         for key in held:
-            stored = max(0, index - steps)
-            anchors, history = self._clean(stored, self.store_history if key.stage == steps else width, steps)
+            store = key.stage == steps
+            width = self.store_history if store else self.width(len(denoising))
+            anchors, history = self._clean(stored, width, steps)
+            flight = [] if store else [other for other in denoising[::-1] if other.stage >= key.stage]
             base = None
-            if self.anchor_position == "reference" and key.stage < steps:
-                counted = [*anchors, *history]
-                base = self.start(denoising[0].chunk) - sum(self.frames(k.chunk) for k in counted)
-            live = [Key(index - steps, steps)] if index >= steps and key.stage < steps else []
-            flight = [k for k in denoising if k.stage >= key.stage][::-1] if key.stage < steps else [key]
+            if self.anchor_position == "reference" and not store:
+                counted = sum(self.frames(other.chunk) for other in (*anchors, *history))
+                base = self.start(denoising[0].chunk) - counted
             slots.append(self._slot(key, self._reads(anchors, [*history, *live, *flight], base), steps))
+        steady = "steady, full width" if stored >= self.anchor_chunks + self.width(steps) else "steady"
+        drain = chunks is not None and index > self.entry(chunks - 1)
         return Round(
             index,
             steps,
             tuple(slots),
-            releases=self._releases(index, chunks, denoising),
-            completes=next((k.chunk for k in denoising if k.stage == steps - 1), None),
-            phase=self._phase(index, chunks),
+            releases=(*denoising, *(k for key in live for k in self._release(key, self._widest()))),
+            completes=next((key.chunk for key in denoising if key.stage == steps - 1), None),
+            phase="drain" if drain else "fill" if len(held) <= steps else steady,
         )
-
-    def _releases(self, index: int, chunks: int | None, denoising: list[Key]) -> tuple[Key, ...]:
-        oldest = index - self.steps - self._widest()
-        out_of_reach = oldest >= self.anchor_chunks and (chunks is None or oldest < chunks)
-        return (*denoising, *([Key(oldest, self.steps)] if out_of_reach else []))
 
     def _widest(self) -> int:
         return max(self.width(1), self.width(self.steps), self.store_history)
-
-    def _phase(self, index: int, chunks: int | None) -> str:
-        if chunks is not None and index >= chunks:
-            return "drain"
-        if index < self.steps:
-            return "fill"
-        full = index >= self.steps + self.anchor_chunks + self.width(self.steps)
-        return "steady, full width" if full else "steady"
 
 
 def wavefront(steps: int, chunks: int | None = None, **rules: Any) -> Rounds:
