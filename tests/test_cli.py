@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file
 from support.clips import counting_frames, cut, write_audio, write_clip
@@ -21,6 +22,8 @@ from support.fake_pipeline import FakePipeline
 import wavecore
 from wavecore.cli import run
 from wavecore.media import VideoReader, read_video
+from wavecore.models.checkpoint import save_model
+from wavecore.models.dit import CausalWanDiT, DiTConfig
 from wavecore.trace import read_events
 
 Captured = pytest.CaptureFixture[str]
@@ -259,6 +262,22 @@ def test_interrupt(tmp_path: Path, flags: list[str], count: object) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted([flags[1], "run.jsonl"])
 
 
+def test_convert(pipe: FakePipeline, capsys: Captured) -> None:
+    config = DiTConfig(dim=16, heads=2, layers=1, ffn_dim=32, text_dim=8, frequency_dim=8, patch=(1, 2, 2))
+    save_model(CausalWanDiT(config), "wan")
+    assert run(["convert", "wan", "--to", "diffusers", "--output-path", "other"]) == 0
+    assert run(["convert", "other", "--to", "original", "--output-path", "back.safetensors", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["files"] == ["back.safetensors"]
+    (first,) = Path("wan").glob("*.safetensors")
+    before, after = load_file(first), load_file("back.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    output = ["--output-path", "x"]
+    refused(["convert", "wan", "--to", "keras", *output], 2, "--to: expected original or diffusers", capsys)
+    refused(["convert", "none", "--to", "original", *output], 1, "none: expected a weight file", capsys)
+    refused(["convert", "wan", "--to", "original"], 2, "--output-path", capsys)
+
+
 def test_doctor(capsys: Captured) -> None:
     assert run(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -277,6 +296,6 @@ def test_help_and_version(capsys: Captured) -> None:
     assert "generate" in capsys.readouterr().out
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"wavecore {wavecore.__version__}\n"
-    for name in ("generate", "restyle", "trace", "doctor"):
+    for name in ("generate", "restyle", "convert", "trace", "doctor"):
         assert run([name, "--help"]) == 0
         assert f"wavecore {name}" in capsys.readouterr().out

@@ -20,6 +20,7 @@ from wavecore.errors import WavecoreError
 _COMMANDS = {
     "generate": "Make a video from a prompt or a prompt schedule.",
     "restyle": "Restyle a video after a prompt, keeping its motion.",
+    "convert": "Convert a checkpoint between naming schemes.",
     "trace": "Turn an event log into a timeline for Perfetto.",
     "doctor": "Show what this machine has and which kernels run on it.",
 }
