@@ -275,9 +275,10 @@ def write_latents(path: str | os.PathLike[str], latents: torch.Tensor) -> None:
         An existing file is replaced when the new one is complete.
     latents : Tensor [frames, channels, height, width]
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     if latents.ndim != 4:
         raise UsageError(f"latents: expected [frames, channels, height, width], got {list(latents.shape)}")
     with complete_or_nothing(path) as pending:
-        save_file({"latents": latents.detach().cpu().contiguous()}, pending)
+        # Not `save_file`, whose files only their owner can read, and whose errors hide a full disk.
+        pending.write_bytes(save({"latents": latents.detach().cpu().contiguous()}))
