@@ -78,7 +78,7 @@ _MARKS: dict[Kind, dict[Scheme, frozenset[str]]] = {
 def strip_wrappers(name: str) -> str:
     """Remove a leading ``model`` and every ``_fsdp_wrapped_module`` component."""
     parts = [part for part in name.split(".") if part != "_fsdp_wrapped_module"]
-    return ".".join(parts[1:] if parts[0] == "model" else parts)
+    return ".".join(parts[1:] if parts[:1] == ["model"] else parts)
 
 
 def kind_of(names: Iterable[str]) -> Kind | None:
@@ -89,7 +89,7 @@ def kind_of(names: Iterable[str]) -> Kind | None:
     sides = [parts for parts in split if parts[0] in ("encoder", "decoder") and len(parts) > 1]
     if not sides:
         return None
-    return "taehv" if all(parts[1].isdigit() for parts in sides) else "vae"
+    return "taehv" if all(parts[1].isdecimal() for parts in sides) else "vae"
 
 
 def scheme_of(names: Iterable[str], kind: Kind) -> Scheme:
@@ -202,11 +202,11 @@ def _vae_units(names: list[str], source: Scheme) -> dict[str, str]:
     split = [name.split(".") for name in names]
     if source == "original":
         # The first resampling unit of the decoder ends its first level.
-        ends = [int(p[2]) for p in split if p[:2] == ["decoder", "upsamples"] and p[3] == "resample"]
-        blocks = min(ends, default=len(split))
+        upsamples = [p for p in split if p[:2] == ["decoder", "upsamples"] and p[3:4] == ["resample"]]
+        blocks = min((int(p[2]) for p in upsamples if p[2].isdecimal()), default=len(split))
     else:
-        firsts = [int(p[4]) for p in split if p[:4] == ["decoder", "up_blocks", "0", "resnets"]]
-        blocks = max(firsts, default=0) + 1
+        first = [p for p in split if p[:4] == ["decoder", "up_blocks", "0", "resnets"]]
+        blocks = len({p[4] for p in first if len(p) > 4})
     units = dict(_VAE_TOP)
     # No list of units is longer than the list of tensors.
     for i in range(len(split)):

@@ -51,6 +51,8 @@ class DiTConfig:
             )
         if self.patch[0] != 1:
             raise UsageError(f"patch: expected a temporal size of 1, got {self.patch}")
+        if self.prediction not in ("velocity", "x0"):
+            raise UsageError(f'prediction: expected "velocity" or "x0", got {self.prediction!r}')
 
     @property
     def head_dim(self) -> int:
