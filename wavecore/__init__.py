@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"wavecore.{name}")
     if name == "load":
-        from wavecore.session import load
+        from wavecore.pipeline import load
 
         return load
     raise AttributeError(f"module 'wavecore' has no attribute {name!r}")

@@ -1,0 +1,70 @@
+"""Text encoder of the `sprites` model: free text to a fixed number of features."""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+WORDS = 24  # words read of a prompt
+_WORD = re.compile(r"\w+", re.UNICODE)
+
+
+def word_features(word: str, buckets: int) -> list[int]:
+    """Hash a word and its character 3- to 5-grams into buckets.
+
+    A word never seen shares its n-grams with words that were, so inflections and typing
+    errors land near what was meant (Bojanowski et al. 2017, "Enriching Word Vectors with
+    Subword Information").
+    """
+    marked = f"<{word}>"
+    grams = [marked[i : i + n] for n in (3, 4, 5) for i in range(len(marked) - n + 1)]
+    return [zlib.crc32(gram.encode()) % buckets for gram in (f"={word}", *grams)]
+
+
+class SpritesTextEncoder(nn.Module):
+    """Hashed words through a small transformer.
+
+    Parameters
+    ----------
+    dim : int
+        Feature size.
+    buckets : int
+        Rows of the hash table.
+    layers, heads : int
+        Size of the transformer.
+    """
+
+    def __init__(self, dim: int = 96, buckets: int = 4096, layers: int = 2, heads: int = 4) -> None:
+        super().__init__()
+        self.buckets = buckets
+        self.words = nn.EmbeddingBag(buckets, dim, mode="mean")
+        self.positions = nn.Parameter(torch.randn(WORDS, dim) * 0.02)
+        layer = nn.TransformerEncoderLayer(
+            dim, heads, 2 * dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, prompts: list[str]) -> Tensor:
+        """Features [b, WORDS, dim] of prompts; only the first `WORDS` words count.
+
+        Word order and pads: pads carry zeros before the transformer and are masked in it; their
+        output rows are zero, as Wan's text pads are.
+        """
+        split = [_WORD.findall(prompt.lower())[:WORDS] for prompt in prompts]
+        flat = [word_features(word, self.buckets) for words in split for word in words]
+        if not flat:
+            return self.positions.new_zeros(len(prompts), WORDS, self.positions.shape[1])
+        offsets = torch.tensor([0, *map(len, flat[:-1])]).cumsum(0)
+        embedded = self.words(torch.tensor([i for row in flat for i in row]), offsets)
+        counts = torch.tensor([len(words) for words in split])
+        rows = torch.repeat_interleave(torch.arange(len(prompts)), counts)
+        columns = torch.cat([torch.arange(n) for n in counts.tolist()])
+        x = embedded.new_zeros(len(prompts), WORDS, embedded.shape[1]).index_put((rows, columns), embedded)
+        pad = torch.arange(WORDS)[None] >= counts[:, None]
+        pad[:, 0] = False  # an empty prompt still needs one key
+        x = self.norm(self.encoder(x + self.positions, src_key_padding_mask=pad))
+        return x.masked_fill((torch.arange(WORDS)[None] >= counts[:, None])[..., None], 0.0)

@@ -1,0 +1,132 @@
+"""VAE of the `sprites` model: a linear code of pixel blocks, decoded with a convolutional refinement.
+
+Blocks of 4 frames x 8 x 8 pixels are projected to 16 channels by principal components, so
+the latent is known, and its statistics fixed, before anything is trained. What the linear
+code loses (edges of moving subjects) is put back by a small causal convolutional decoder.
+Same convention as Wan: frames = 1 + 4 (latents - 1), pixels in [-1, 1], latents normalised.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wavecore.errors import UsageError
+from wavecore.models.stream import State, Stream
+
+BLOCK = 8  # pixels a side
+STRIDE = 4  # frames a latent
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions around a skip."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.silu(self.first(F.silu(x))))
+
+
+class SpritesVAE(nn.Module):
+    """Causal video autoencoder with 8x spatial and 4x temporal stride.
+
+    Parameters
+    ----------
+    channels : int
+        Latent channels.
+    width : int
+        Channels of the refinement at latent resolution.
+    blocks : int
+        Its residual blocks.
+    """
+
+    temporal_factor = STRIDE
+    spatial_factor = BLOCK
+
+    def __init__(self, channels: int = 16, width: int = 96, blocks: int = 3) -> None:
+        super().__init__()
+        values = STRIDE * BLOCK * BLOCK * 3
+        self.channels = channels
+        self.encoder = nn.Linear(values, channels)
+        self.decoder = nn.Linear(channels, values)
+        fine = width // 2
+        self.refine = nn.Sequential(
+            nn.Conv2d(2 * channels, width, 3, padding=1),
+            *(ResidualBlock(width) for _ in range(blocks)),
+            nn.Conv2d(width, 4 * fine, 3, padding=1),
+            nn.PixelShuffle(2),
+            ResidualBlock(fine),
+            nn.SiLU(),
+            nn.Conv2d(fine, STRIDE * 3 * (BLOCK // 2) ** 2, 3, padding=1),
+        )
+
+    # -- blocks of pixels ----------------------------------------------------------------
+
+    @staticmethod
+    def fold(group: Tensor) -> Tensor:
+        """Frames [b, 3, 4, h, w] to blocks [b, h / 8, w / 8, 768]."""
+        b, c, f, h, w = group.shape
+        x = group.reshape(b, c, f, h // BLOCK, BLOCK, w // BLOCK, BLOCK)
+        return x.permute(0, 3, 5, 2, 4, 6, 1).reshape(b, h // BLOCK, w // BLOCK, f * BLOCK * BLOCK * c)
+
+    @staticmethod
+    def unfold(blocks: Tensor) -> Tensor:
+        """Inverse of `fold`."""
+        b, h, w, _ = blocks.shape
+        x = blocks.reshape(b, h, w, STRIDE, BLOCK, BLOCK, 3)
+        return x.permute(0, 6, 3, 1, 4, 2, 5).reshape(b, 3, STRIDE, h * BLOCK, w * BLOCK)
+
+    def encode_group(self, group: Tensor) -> Tensor:
+        """One latent [b, c, h / 8, w / 8] of 1 or 4 frames [b, 3, f, h, w]; 1 frame counts four times."""
+        if group.shape[2] == 1:
+            group = group.expand(-1, -1, STRIDE, -1, -1)
+        return self.encoder(self.fold(group)).permute(0, 3, 1, 2)
+
+    def decode_group(self, latent: Tensor, previous: Tensor) -> Tensor:
+        """Four frames [b, 3, 4, h, w] of one latent [b, c, h, w], given the latent before it."""
+        linear = self.unfold(self.decoder(latent.permute(0, 2, 3, 1)))
+        fine = self.refine(torch.cat([latent, previous], 1))
+        detail = F.pixel_shuffle(fine, BLOCK // 2).unflatten(1, (3, STRIDE))
+        return linear + detail
+
+    # -- streams and whole clips ---------------------------------------------------------
+
+    def encode_step(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
+        """Latent [b, c, 1, h / 8, w / 8] of the next 1 (first call) or 4 frames [b, 3, f, h, w]."""
+        expected = STRIDE if state else 1
+        if frames.shape[2] != expected:
+            raise UsageError(f"frames: expected {expected} in this call, got {frames.shape[2]}")
+        if frames.shape[3] % BLOCK or frames.shape[4] % BLOCK:
+            raise UsageError(
+                f"frames: expected height and width in multiples of {BLOCK}, got {tuple(frames.shape[3:])}"
+            )
+        return self.encode_group(frames)[:, :, None], (frames[:, :, -1:],)
+
+    def decode_step(self, latent: Tensor, state: State) -> tuple[Tensor, State]:
+        """Next 1 (first call) or 4 frames [b, 3, f, h, w] of one latent [b, c, 1, h / 8, w / 8]."""
+        current = latent[:, :, 0]
+        frames = self.decode_group(current, state[0] if state else torch.zeros_like(current))
+        return frames if state else frames[:, :, -1:], (current,)
+
+    def encode(self, video: Tensor) -> Tensor:
+        """Latents [b, c, 1 + (f - 1) / 4, h / 8, w / 8] of video [b, 3, f, h, w] in [-1, 1]."""
+        stream = self.stream_encoder()
+        groups = [video[:, :, :1], *video[:, :, 1:].split(STRIDE, 2)]
+        return torch.cat([stream(group) for group in groups if group.shape[2]], 2)
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Video [b, 3, 1 + 4 (n - 1), h, w] of latents [b, c, n, h / 8, w / 8]."""
+        stream = self.stream_decoder()
+        return torch.cat([stream(latent) for latent in latents.split(1, 2)], 2)
+
+    def stream_encoder(self) -> Stream:
+        """Encoder that takes 1, then 4, 4, ... frames."""
+        return Stream(self.encode_step)
+
+    def stream_decoder(self) -> Stream:
+        """Decoder that takes one latent at a time and gives 1, then 4, 4, ... frames."""
+        return Stream(self.decode_step)

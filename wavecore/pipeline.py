@@ -1,0 +1,308 @@
+"""A loaded model: makes sessions, restyles video, and answers the one-shot call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wavecore.errors import UsageError
+from wavecore.models.bundle import StreamModel, load_sprites
+from wavecore.rounds import NoiseLevel, Rules, Sequential, StreamBatch, Wavefront, warped_levels
+from wavecore.session import Session
+from wavecore.trace import Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+RoundsKind = Literal["wavefront", "sequential", "stream_batch"]
+OutputType = Literal["np", "pil", "pt", "latent"]
+
+
+@dataclass(frozen=True)
+class PipelineOutput:
+    """Result of the one-shot call.
+
+    Attributes
+    ----------
+    frames : ndarray [b, f, h, w, 3] in [0, 1], list of lists of PIL images, Tensor [b, f, 3, h, w] in
+        [0, 1], or latents Tensor [b, n, c, h, w], by `output_type`.
+    """
+
+    frames: NDArray[np.float32] | list[list[Image]] | Tensor
+
+
+class Pipeline:
+    """A model that is loaded once and serves any number of sessions.
+
+    Parameters
+    ----------
+    model : StreamModel
+    """
+
+    def __init__(self, model: StreamModel) -> None:
+        self.model = model
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height the model was trained at, in pixels."""
+        return self.model.defaults.size
+
+    @property
+    def fps(self) -> float:
+        """Frames a second the model was trained at."""
+        return self.model.defaults.fps
+
+    def session(
+        self,
+        prompt: str,
+        *,
+        seed: int = 0,
+        steps: int = 4,
+        num_frames: int | None = None,
+        seconds: float | None = None,
+        size: tuple[int, int] | None = None,
+        fps: float | None = None,
+        rounds: RoundsKind = "wavefront",
+        placement: Literal["local"] = "local",
+        control: Literal["free"] = "free",
+        trace: Trace | None = None,
+    ) -> Session:
+        """Start a stream of frames from a prompt.
+
+        Parameters
+        ----------
+        prompt : str
+            What the video shows.
+        seed : int
+            The same seed gives the same frames.
+        steps : int
+            Denoising steps.
+        num_frames : int, optional
+            Length in frames; endless when neither it nor `seconds` is given.
+        seconds : float, optional
+            Length in seconds.
+        size : (width, height), optional
+            Pixels; the model's own when not given.
+        fps : float, optional
+            Frames a second of the time stamps; the model's own when not given.
+        rounds : "wavefront", "sequential" or "stream_batch"
+            Order of the work.
+        placement : "local"
+            Where the work runs.
+        control : "free"
+            When work is done: as fast as possible.
+        trace : Trace, optional
+            Event log.
+
+        Raises
+        ------
+        UsageError
+            An argument is wrong; the message names it.
+        """
+        _choice("placement", placement, ("local",))
+        _choice("control", control, ("free",))
+        fps = self.fps if fps is None else _positive("fps", fps)
+        if seconds is not None:
+            if num_frames is not None:
+                raise UsageError("num_frames: expected num_frames or seconds, got both")
+            num_frames = max(1, round(_positive("seconds", seconds) * fps))
+        if num_frames is not None:
+            _whole("num_frames", num_frames, 1)
+        return Session(
+            self.model,
+            prompt,
+            self.rules(rounds, steps),
+            self.levels(steps),
+            seed,
+            self._checked_size(size),
+            fps,
+            num_frames=num_frames,
+            trace=trace,
+        )
+
+    def restyle(
+        self,
+        frames: Iterable[NDArray[np.uint8]],
+        prompt: str,
+        *,
+        seed: int = 0,
+        steps: int = 4,
+        strength: float | None = None,
+        size: tuple[int, int] | None = None,
+        fps: float | None = None,
+        rounds: RoundsKind = "wavefront",
+        placement: Literal["local"] = "local",
+        trace: Trace | None = None,
+    ) -> Session:
+        """Render frames anew under a prompt, keeping their motion: as many frames out as in.
+
+        The source is encoded and noised to `strength`, and denoised from there (SDEdit; the
+        video-to-video way of StreamDiffusionV2).
+
+        Parameters
+        ----------
+        frames : iterable of uint8 [h, w, 3]
+            Source at `size`; may be endless.
+        strength : float, optional
+            Share of noise to begin with, within (0, 1]: more follows the prompt, less the source.
+        prompt, seed, steps, size, fps, rounds, placement, trace
+            As for `session`.
+        """
+        _choice("placement", placement, ("local",))
+        strength = self.model.defaults.strength if strength is None else strength
+        if not 0 < strength <= 1:
+            raise UsageError(f"strength: expected a number within (0, 1], got {strength}")
+        return Session(
+            self.model,
+            prompt,
+            self.rules(rounds, steps),
+            self.levels(steps, strength),
+            seed,
+            self._checked_size(size),
+            self.fps if fps is None else _positive("fps", fps),
+            source=iter(frames),
+            trace=trace,
+        )
+
+    def __call__(
+        self,
+        prompt: str | list[str],
+        *,
+        num_frames: int = 81,
+        height: int | None = None,
+        width: int | None = None,
+        num_inference_steps: int = 4,
+        generator: torch.Generator | None = None,
+        output_type: OutputType = "np",
+        rounds: RoundsKind = "wavefront",
+    ) -> PipelineOutput:
+        """Make whole clips, in the manner of diffusers' pipelines.
+
+        Parameters
+        ----------
+        prompt : str or list of str
+            One clip each.
+        num_frames : int
+            Frames of each clip.
+        height, width : int, optional
+            Pixels; the model's own when not given.
+        num_inference_steps : int
+            Denoising steps.
+        generator : torch.Generator, optional
+            Its initial seed is the seed of the first clip; further clips count up from it.
+        output_type : "np", "pil", "pt" or "latent"
+            See `PipelineOutput`.
+        rounds : str
+            Order of the work.
+        """
+        _choice("output_type", output_type, ("np", "pil", "pt", "latent"))
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        if not prompts:
+            raise UsageError("prompt: expected at least one, got an empty list")
+        seed = 0 if generator is None else generator.initial_seed()
+        size = width or self.size[0], height or self.size[1]
+        clips, latents = [], []
+        for index, text in enumerate(prompts):
+            with self.session(
+                text,
+                seed=seed + index,
+                steps=num_inference_steps,
+                num_frames=num_frames,
+                size=size,
+                rounds=rounds,
+            ) as session:
+                groups = list(session)
+            clips.append(np.concatenate([group.frames for group in groups]))
+            latents.append(torch.stack([group.latent for group in groups]))
+        if output_type == "latent":
+            return PipelineOutput(torch.stack(latents))
+        if output_type == "pil":
+            from PIL import Image
+
+            return PipelineOutput([[Image.fromarray(frame) for frame in clip] for clip in clips])
+        scaled = np.stack(clips).astype(np.float32) / np.float32(255)
+        if output_type == "pt":
+            return PipelineOutput(torch.from_numpy(scaled).movedim(-1, 2))
+        return PipelineOutput(scaled)
+
+    def rules(self, rounds: RoundsKind, steps: int) -> Rules:
+        """Rounds as the model was trained to stream."""
+        _whole("steps", steps, 1)
+        _choice("rounds", rounds, ("wavefront", "sequential", "stream_batch"))
+        defaults = self.model.defaults
+        shared: dict[str, Any] = {
+            "steps": steps,
+            "chunk_frames": defaults.chunk_frames,
+            "anchor_chunks": defaults.anchor_chunks,
+        }
+        if rounds == "stream_batch":
+            return StreamBatch(**shared, first_chunk_frames=None)
+        if rounds == "sequential":
+            return Sequential(**shared, store_history=defaults.store_history)
+        return Wavefront(**shared, history=defaults.history, store_history=defaults.store_history)
+
+    def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:
+        """Noise level of each stage: evenly spaced raw timesteps from `strength` down, shifted."""
+        _whole("steps", steps, 1)
+        shift = self.model.defaults.shift
+        first = 1000 * strength / (shift - (shift - 1) * strength)  # the shift, solved for the raw step
+        return warped_levels([first * (steps - i) / steps for i in range(steps)], shift)
+
+    def _checked_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
+        width, height = self.size if size is None else size
+        patch = self.model.dit.config.patch
+        factor = self.model.vae.spatial_factor
+        across, down = factor * patch[2], factor * patch[1]
+        if width < across or height < down or width % across or height % down:
+            raise UsageError(
+                f"size: expected a width in multiples of {across} and a height in multiples of {down}, "
+                f"got {width}x{height}"
+            )
+        return width, height
+
+
+def load(model: str | os.PathLike[str] = "sprites") -> Pipeline:
+    """Load a model.
+
+    Parameters
+    ----------
+    model : str or path
+        "sprites", the model in the package, or the path of a sprites file.
+
+    Raises
+    ------
+    UsageError
+        No such model.
+    CheckpointError
+        Its weights cannot be used.
+    """
+    if str(model) == "sprites":
+        return Pipeline(load_sprites())
+    path = Path(model)
+    if not path.exists():
+        raise UsageError(f'model: expected "sprites" or an existing path, got {str(model)!r}')
+    return Pipeline(load_sprites(path))
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name}: expected a number above 0, got {value}")
+    return value

@@ -1,0 +1,316 @@
+"""A stream in progress: rounds, placement and cache of one viewer, as an iterator of frame groups."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wavecore.cache import pages_needed
+from wavecore.errors import InputError, UsageError
+from wavecore.models.bundle import StreamModel
+from wavecore.models.dit import TextContext
+from wavecore.placement import Handoff, LocalPlacement, local_cache
+from wavecore.prompt import check_prompt
+from wavecore.rounds import NoiseLevel, Round, Rounds, Rules
+from wavecore.trace import Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class FrameGroup:
+    """The frames of one latent.
+
+    Attributes
+    ----------
+    frames : ndarray uint8 [n, h, w, 3]
+        RGB; one frame in the first group, then four.
+    index : int
+        Number of the group, from 0; also the position of its latent.
+    version : int
+        Prompt version it follows: 0 for the first prompt, one more for each update.
+    pts : float
+        Time of its first frame in seconds.
+    latent : Tensor [c, h, w]
+        The clean latent it was decoded from.
+    """
+
+    frames: NDArray[np.uint8]
+    index: int
+    version: int
+    pts: float
+    latent: Tensor
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    version: int
+    text: str
+    context: TextContext
+
+
+class Session:
+    """One stream. Iterate for its frame groups; `update` may be called at any time, from any thread.
+
+    A chunk follows the latest prompt at the moment it enters the first stage. Made by
+    `Pipeline.session` and `Pipeline.restyle`.
+
+    Parameters
+    ----------
+    model : StreamModel
+    prompt : str
+    rules : Rules
+        Kind and parameters of the rounds.
+    levels : sequence of NoiseLevel
+        One per denoising stage, and one for the store pass.
+    seed : int
+    size : (width, height)
+        Pixels.
+    fps : float
+        For time stamps only.
+    num_frames : int or None
+        Length; endless when None.
+    source : iterator of uint8 [h, w, 3], optional
+        Frames to restyle; the stream then ends with them.
+    trace : Trace, optional
+        Event log.
+    """
+
+    def __init__(
+        self,
+        model: StreamModel,
+        prompt: str,
+        rules: Rules,
+        levels: Sequence[NoiseLevel],
+        seed: int,
+        size: tuple[int, int],
+        fps: float,
+        num_frames: int | None = None,
+        source: Iterator[NDArray[np.uint8]] | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self.model = model
+        self.trace = Trace() if trace is None else trace
+        self.fps = fps
+        self._lock = threading.Lock()
+        self._rules, self._levels = rules, levels
+        self._stride = model.vae.temporal_factor
+        self._frames_left = num_frames
+        chunks = None if num_frames is None else self._chunks(num_frames)
+        self._rounds = Rounds(rules, chunks)
+        width, height = size
+        factor = model.vae.spatial_factor
+        latent_size = (model.dit.config.in_channels, height // factor, width // factor)
+        self._cache = local_cache(model.dit, pages_needed(rules, chunks), *latent_size[1:])
+        self._placement = LocalPlacement(model.dit, self._cache)
+        self._handoff = Handoff(levels, seed, latent_size)
+        self._decoder = model.vae.stream_decoder()
+        self._source = None if source is None else _Source(source, model, size)
+        self._ready: deque[FrameGroup] = deque()
+        self._groups = 0
+        self._frames_out = 0
+        self._of_chunk: dict[int, _Prompt] = {}
+        self._closed = False
+        self._prompt = self._encode(0, check_prompt(prompt))
+
+    # -- for the user --------------------------------------------------------------------
+
+    def update(self, prompt: str) -> int:
+        """Ask for another prompt; the next chunk to enter follows it.
+
+        Returns
+        -------
+        int
+            Its version, which the frame groups that follow it carry.
+        """
+        text = check_prompt(prompt)
+        with self._lock:
+            if self._closed:
+                raise UsageError("update: expected an open session, got a closed one")
+            self._prompt = self._encode(self._prompt.version + 1, text)
+            return self._prompt.version
+
+    def __iter__(self) -> Session:
+        return self
+
+    def __next__(self) -> FrameGroup:
+        while not self._ready:
+            if not self._advance():
+                raise StopIteration
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Give up the stream's memory; what was not taken yet is lost."""
+        with self._lock:
+            self._closed = True
+        self._ready.clear()
+        self._of_chunk.clear()
+        self._cache.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- one round -----------------------------------------------------------------------
+
+    def _advance(self) -> bool:
+        """Run the next round; False when the stream is over."""
+        if self._closed or self._frames_left == 0:
+            return False
+        if self._source is not None and not self._source.prepare(self._rules.frames(self._rounds.entered)):
+            self._rounds.finish()
+        round = next(self._rounds, None)
+        if round is None:
+            return False
+        self._admit(round)
+        began = self.trace.clock()
+        latents = self._handoff.latents(round)
+        text = {chunk: prompt.context for chunk, prompt in self._of_chunk.items()}
+        estimates = self._placement.run(round, latents, self._levels, text)
+        complete = self._handoff.advance(round, estimates)
+        slots = {str(slot.stage): slot.chunk for slot in round.slots}
+        self._record("round", began, index=round.index, slots=slots)
+        if complete is not None and round.completes is not None:
+            self._decode(round.completes, complete)
+        oldest = min(slot.chunk for slot in round.slots)
+        self._of_chunk = {chunk: prompt for chunk, prompt in self._of_chunk.items() if chunk >= oldest}
+        return True
+
+    def _admit(self, round: Round) -> None:
+        """Give the chunks that enter the latest prompt and, when restyling, their source."""
+        for slot in round.slots:
+            if slot.stage or slot.chunk in self._of_chunk:
+                continue
+            with self._lock:
+                prompt = self._of_chunk[slot.chunk] = self._prompt
+            self.trace.record("admit", chunk=slot.chunk, version=prompt.version)
+            if self._source is not None:
+                began = self.trace.clock()
+                self._handoff.enter(slot.chunk, self._source.take())
+                self._record("encode", began, chunk=slot.chunk)
+
+    @torch.inference_mode()
+    def _decode(self, chunk: int, latents: Tensor) -> None:
+        """Turn a complete chunk [c, f, h, w] into frame groups."""
+        prompt = self._of_chunk[chunk]
+        for latent in latents.unbind(1):
+            left = self._frames_left if self._source is None else self._source.frames_left(self._frames_out)
+            if left == 0:
+                break
+            began = self.trace.clock()
+            pixels = self._decoder(latent[None, :, None])[0, :, :left]
+            frames = to_uint8(pixels)
+            self._record("decode", began, chunk=chunk, group=self._groups)
+            group = FrameGroup(frames, self._groups, prompt.version, self._frames_out / self.fps, latent)
+            self.trace.record("ready", group=group.index, version=group.version, frames=len(frames))
+            self._ready.append(group)
+            self._groups += 1
+            self._frames_out += len(frames)
+            if self._frames_left is not None:
+                self._frames_left -= len(frames)
+
+    # -- helpers -------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _encode(self, version: int, text: str) -> _Prompt:
+        began = self.trace.clock()
+        context = self.model.dit.encode_text(self.model.encode_text([text]))
+        self._record("text", began, version=version)
+        return _Prompt(version, text, context)
+
+    def _chunks(self, num_frames: int) -> int:
+        latents = 1 + -(-(num_frames - 1) // self._stride)
+        chunks = 1
+        while self._rules.start(chunks) < latents:
+            chunks += 1
+        return chunks
+
+    def _record(self, kind: Any, began: float, **data: Any) -> None:
+        self.trace.record(kind, time=began, duration=self.trace.clock() - began, **data)
+
+
+class _Source:
+    """Frames to restyle, encoded a chunk at a time: one frame for the first latent, then `stride` each.
+
+    The last latent is filled up by repeating the last frame; `frames_left` counts only real ones.
+    """
+
+    def __init__(
+        self, frames: Iterator[NDArray[np.uint8]], model: StreamModel, size: tuple[int, int]
+    ) -> None:
+        self._frames = frames
+        self._encoder = model.vae.stream_encoder()
+        self._stride = model.vae.temporal_factor
+        self._size = size
+        self._started = False
+        self._taken = 0
+        self._over = False
+        self._latents: Tensor | None = None
+
+    def prepare(self, latents: int) -> bool:
+        """Have a chunk of `latents` latents at hand; False when the source is over."""
+        if self._latents is None and not self._over:
+            groups: list[Tensor] = []
+            group: list[NDArray[np.uint8]] = []
+            for _ in range(latents):
+                group = self._next_group() or group[-1:]  # the last chunk is filled up
+                if not group:
+                    break
+                groups.append(self._encode(np.stack(group)))
+            self._latents = torch.cat(groups, 2)[0] if groups else None
+        return self._latents is not None
+
+    def take(self) -> Tensor:
+        """The prepared chunk [c, f, h, w]."""
+        assert self._latents is not None
+        latents, self._latents = self._latents, None
+        return latents
+
+    def frames_left(self, emitted: int) -> int:
+        """Frames read and not yet given out."""
+        return self._taken - emitted
+
+    def _next_group(self) -> list[NDArray[np.uint8]]:
+        group = []
+        for _ in range(self._stride if self._started else 1):
+            frame = next(self._frames, None)
+            if frame is None:
+                self._over = True
+                break
+            width, height = self._size
+            if frame.shape != (height, width, 3) or frame.dtype != np.uint8:
+                raise InputError(
+                    f"source: expected frames uint8 [{height}, {width}, 3], "
+                    f"got {frame.dtype} {list(frame.shape)}"
+                )
+            group.append(frame)
+        self._taken += len(group)
+        return group
+
+    @torch.inference_mode()
+    def _encode(self, frames: NDArray[np.uint8]) -> Tensor:
+        wanted = self._stride if self._started else 1
+        self._started = True
+        filled = np.concatenate([frames, np.repeat(frames[-1:], wanted - len(frames), 0)])
+        return self._encoder(to_pixels(filled))
+
+
+def to_pixels(frames: NDArray[np.uint8]) -> Tensor:
+    """Frames uint8 [f, h, w, 3] to float [1, 3, f, h, w] in [-1, 1]."""
+    return (torch.from_numpy(frames).permute(3, 0, 1, 2).float() / 127.5 - 1)[None]
+
+
+def to_uint8(pixels: Tensor) -> NDArray[np.uint8]:
+    """Pixels [3, f, h, w] in [-1, 1] to frames uint8 [f, h, w, 3]."""
+    scaled = pixels.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8)
+    return scaled.permute(1, 2, 3, 0).contiguous().numpy()

@@ -1,0 +1,1 @@
+"""The procedural world of the embedded `sprites` model: scenes, rendering, captions, read-back."""

@@ -1,0 +1,234 @@
+"""Training of the sprites DiT and its text encoder on mixed noise levels a chunk."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wavecore.models.dit import CausalWanDiT, DiTConfig
+from wavecore.models.sprites_text import SpritesTextEncoder
+from wavecore.models.sprites_vae import SpritesVAE
+from wavecore.sprites.caption import caption
+from wavecore.train.clips import CHUNK_LATENTS, Clip, ClipPool
+from wavecore.train.noise import FEW_STEP_SIGMAS, chunk_sigmas
+
+SPRITES_DIT = DiTConfig(
+    dim=192, heads=4, layers=6, ffn_dim=768, patch=(1, 4, 4), text_dim=96, frequency_dim=256, prediction="x0"
+)
+
+WINDOW_LENGTHS = (1, 2, 3, 6)  # chunks
+
+
+@dataclass(frozen=True)
+class DenoiserSettings:
+    """Settings of one training run.
+
+    Attributes
+    ----------
+    minutes : float
+        Wall-clock length; the learning rate decays over the last `decay` of it.
+    chunks : int
+        Chunks a step: short windows come in larger batches.
+    curriculum : tuple of (progress, weights)
+        Probability weights of windows of 1, 2, 3 and 6 chunks, from a share of the run on. Short
+        windows show many scenes a step, which is what learning words and looks needs; long ones
+        teach to continue.
+    learning_rate : float
+        Peak of AdamW.
+    subject_weight : float
+        Loss weight of latent pixels that the subject touches.
+    renew : int
+        Clips rendered anew each step.
+    """
+
+    minutes: float = 120.0
+    chunks: int = 48
+    curriculum: tuple[tuple[float, tuple[float, float, float, float]], ...] = (
+        (0.0, (1.0, 0.0, 0.0, 0.0)),
+        (0.2, (0.3, 0.7, 0.0, 0.0)),
+        (0.32, (0.1, 0.3, 0.6, 0.0)),
+        (0.45, (0.1, 0.1, 0.2, 0.6)),
+    )
+    learning_rate: float = 1.5e-3
+    decay: float = 0.4
+    warmup_steps: int = 100
+    subject_weight: float = 3.0
+    renew: int = 2
+    pool: int = 3000
+    text_drop: float = 0.05
+    ema: float = 0.998
+    seed: int = 0
+
+
+@dataclass
+class Batch:
+    """Tensors of one step."""
+
+    noisy: Tensor  # [b, c, f, h, w]
+    target: Tensor  # [b, c, f, h, w]
+    timesteps: Tensor  # [b, f]
+    weight: Tensor  # [b, 1, f, h, w]
+    sigmas: Tensor  # [b, chunks]
+    prompts: list[str]  # distinct
+    prompt_of: Tensor  # [b, chunks] index into prompts
+
+
+def make_batch(clips: list[Clip], settings: DenoiserSettings, generator: np.random.Generator) -> Batch:
+    """Noise a batch of clips and write their captions."""
+    chunks = len(clips[0].scenes)
+    drawn = [chunk_sigmas(generator, chunks, clip.from_start) for clip in clips]
+    sigmas = torch.from_numpy(np.stack(drawn)).float()
+    frame_sigmas = sigmas.repeat_interleave(CHUNK_LATENTS, 1)
+    target = torch.stack([clip.latents for clip in clips]).float()
+    source = torch.stack([clip.source for clip in clips]).float()
+    level = frame_sigmas[:, None, :, None, None]
+    # A source of another look is only believable behind noise, as restyling begins.
+    visible = torch.where(level >= 0.6, source, target)
+    # Clean context carries small errors when a model has made it itself.
+    clean_error = 0.1 * torch.rand(len(clips), chunks).repeat_interleave(CHUNK_LATENTS, 1)
+    disturbance = torch.where(level > 0, level, clean_error[:, None, :, None, None])
+    noisy = (1 - level) * visible + disturbance * torch.randn_like(target)
+    subject = torch.stack([clip.subject for clip in clips]).float()
+    weight = (1 + (settings.subject_weight - 1) * subject) * (frame_sigmas > 0)[:, :, None, None]
+    prompts: list[str] = []
+    prompt_of = torch.zeros(len(clips), chunks, dtype=torch.long)
+    for row, clip in enumerate(clips):
+        dropped = generator.random() < settings.text_drop
+        for chunk, scene in enumerate(clip.scenes):
+            if chunk == 0 or scene != clip.scenes[chunk - 1]:
+                prompts.append("" if dropped else caption(scene, generator))
+            prompt_of[row, chunk] = len(prompts) - 1
+    return Batch(noisy, target, 1000 * frame_sigmas, weight[:, None], sigmas, prompts, prompt_of)
+
+
+def batch_loss(
+    dit: CausalWanDiT, text_encoder: SpritesTextEncoder, batch: Batch
+) -> tuple[Tensor, dict[float, float]]:
+    """Weighted x0 error, and the plain error at each few-step level for the log."""
+    text = text_encoder(batch.prompts)[batch.prompt_of]
+    prediction = dit.predict(batch.noisy, batch.timesteps, text, "causal", CHUNK_LATENTS)
+    error = (prediction - batch.target).square()
+    loss = (error * batch.weight).sum() / (batch.weight.sum() * error.shape[1]).clamp(min=1)
+    with torch.no_grad():
+        by_chunk = error.mean((1, 3, 4)).unflatten(1, (-1, CHUNK_LATENTS)).mean(2)
+        bands = {
+            level: float(by_chunk[(batch.sigmas - level).abs() < 1e-4].mean()) for level in FEW_STEP_SIGMAS
+        }
+    return loss, bands
+
+
+class DenoiserTraining:
+    """A resumable training run in one folder: `state.pt`, `log.jsonl`, `ema.pt`."""
+
+    def __init__(self, folder: Path, vae: SpritesVAE, settings: DenoiserSettings) -> None:
+        self.folder, self.vae, self.settings = folder, vae, settings
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(settings.seed)
+        self.dit = CausalWanDiT(SPRITES_DIT)
+        self.text_encoder = SpritesTextEncoder(SPRITES_DIT.text_dim)
+        nn.init.zeros_(self.dit.head.head.weight)
+        self.model = nn.ModuleDict({"dit": self.dit, "text_encoder": self.text_encoder})
+        decayed = [p for p in self.model.parameters() if p.dim() > 1]
+        others = [p for p in self.model.parameters() if p.dim() <= 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
+            lr=settings.learning_rate,
+            betas=(0.9, 0.98),
+            fused=True,
+        )
+        self.ema = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        self.step, self.seconds = 0, 0.0
+        if (folder / "state.pt").exists():
+            self._resume()
+
+    def _resume(self) -> None:
+        state = torch.load(self.folder / "state.pt", weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.ema = state["ema"]
+        self.step, self.seconds = state["step"], state["seconds"]
+
+    def save(self) -> None:
+        """Write the checkpoint; a reader never sees half a file."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ema": self.ema,
+            "step": self.step,
+            "seconds": self.seconds,
+        }
+        for name, value in (("state.pt", state), ("ema.pt", self.ema)):
+            torch.save(value, self.folder / f"{name}.part")
+            (self.folder / f"{name}.part").replace(self.folder / name)
+
+    def learning_rate(self) -> float:
+        """Warm-up, plateau, and linear decay over the last part of the time budget."""
+        progress = self.seconds / (60 * self.settings.minutes)
+        decay = min(1.0, max(0.02, (1 - progress) / self.settings.decay))
+        return self.settings.learning_rate * decay * min(1.0, (self.step + 1) / self.settings.warmup_steps)
+
+    def _window_length(self, generator: np.random.Generator) -> int:
+        progress = self.seconds / (60 * self.settings.minutes)
+        weights = [w for start, w in self.settings.curriculum if start <= progress][-1]
+        return int(generator.choice(WINDOW_LENGTHS, p=weights))
+
+    def run(self, save_every: float = 240.0) -> None:
+        """Train until the time budget is used, saving every `save_every` seconds."""
+        settings = self.settings
+        generator = np.random.default_rng([settings.seed, self.step])
+        pool = ClipPool(self.vae, settings.pool, seed=settings.seed + 7919 * (self.step + 1))
+        for _ in range(6 * settings.chunks):
+            pool.grow()
+        bands: dict[float, list[float]] = {level: [] for level in FEW_STEP_SIGMAS}
+        last_save = self.seconds
+        while self.seconds < 60 * settings.minutes:
+            began = time.perf_counter()
+            length = self._window_length(generator)
+            for _ in range(settings.renew):
+                pool.grow()
+            batch = make_batch(pool.sample(settings.chunks // length, length), settings, generator)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.learning_rate()
+            loss, by_level = batch_loss(self.dit, self.text_encoder, batch)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            decay = min(settings.ema, (1 + self.step) / (10 + self.step))
+            with torch.no_grad():
+                for name, value in self.model.state_dict().items():
+                    self.ema[name].lerp_(value, 1 - decay)
+            self.step += 1
+            self.seconds += time.perf_counter() - began
+            for level, value in by_level.items():
+                if not math.isnan(value):  # no chunk of the batch had this level
+                    bands[level].append(value)
+            if self.step % 50 == 0:
+                self._log(loss.item(), bands)
+                bands = {level: [] for level in FEW_STEP_SIGMAS}
+            if self.seconds - last_save > save_every:
+                self.save()
+                last_save = self.seconds
+        self.save()
+
+    def _log(self, loss: float, bands: dict[float, list[float]]) -> None:
+        row = {
+            "step": self.step,
+            "minutes": round(self.seconds / 60, 2),
+            "learning_rate": self.learning_rate(),
+            "loss": round(loss, 4),
+            "x0_error": {
+                str(level): round(float(np.mean(values)), 4) for level, values in bands.items() if values
+            },
+        }
+        with (self.folder / "log.jsonl").open("a") as log:
+            log.write(json.dumps(row) + "\n")
+        if self.step == 50:
+            (self.folder / "settings.json").write_text(json.dumps(asdict(self.settings), indent=1))
