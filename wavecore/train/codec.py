@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +13,9 @@ from numpy.typing import NDArray
 from wavecore.models.sprites_vae import STRIDE, SpritesVAE
 from wavecore.sprites.world import random_place, random_scene, render, track
 from wavecore.train.clips import to_pixels
+from wavecore.train.log import OnLog, ignore
+
+LEARNING_RATE = 8e-4
 
 
 def random_groups(generator: np.random.Generator, clips: int, groups: int = 4) -> torch.Tensor:
@@ -50,3 +57,80 @@ def fit_linear(vae: SpritesVAE, generator: np.random.Generator, clips: int = 160
         for parameter in vae.refine[-1].parameters():
             parameter.zero_()
     return (deviation / scale).numpy()
+
+
+class RefinementTraining:
+    """Resumable training of the decoder's refinement; encoder and linear decoder stay as they are.
+
+    The decoder is to bring latents that a denoiser made to clean frames, not only exact ones, so it
+    sees latents with a little noise.
+
+    Parameters
+    ----------
+    folder : Path
+        Gets `vae.pt` (weights), `vae_state.pt` (to resume) and `vae_log.jsonl`.
+    vae : SpritesVAE
+        With its linear part fitted.
+    minutes : float
+        Wall-clock length.
+    """
+
+    def __init__(self, folder: Path, vae: SpritesVAE, minutes: float = 20.0, seed: int = 0) -> None:
+        self.folder, self.vae, self.minutes, self.seed = folder, vae, minutes, seed
+        folder.mkdir(parents=True, exist_ok=True)
+        self.optimizer = torch.optim.AdamW(vae.refine.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+        self.step, self.seconds = 0, 0.0
+        if (folder / "vae_state.pt").exists():
+            state = torch.load(folder / "vae_state.pt", weights_only=True)
+            vae.load_state_dict(state["vae"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.seconds = state["step"], state["seconds"]
+
+    def run(self, on_log: OnLog = ignore, clips: int = 4, groups: int = 4, save_every: float = 120.0) -> None:
+        """Train until the time budget is used."""
+        generator = np.random.default_rng([self.seed, self.step])
+        saved = self.seconds
+        while self.seconds < 60 * self.minutes:
+            began = time.perf_counter()
+            loss = self._step(random_groups(generator, clips, groups))
+            self.step += 1
+            self.seconds += time.perf_counter() - began
+            if self.step % 50 == 0:
+                row = {"step": self.step, "minutes": round(self.seconds / 60, 2), "loss": loss}
+                with (self.folder / "vae_log.jsonl").open("a") as log:
+                    log.write(json.dumps(row) + "\n")
+                on_log(row)
+            if self.seconds - saved > save_every:
+                self.save()
+                saved = self.seconds
+        self.save()
+
+    def _step(self, video: torch.Tensor) -> float:
+        clips = len(video)
+        with torch.no_grad():
+            latents = self.vae.encode_group(video.flatten(0, 1)).unflatten(0, (clips, -1))
+            latents = latents + 0.1 * torch.rand(clips, 1, 1, 1, 1) * torch.randn_like(latents)
+            previous = torch.cat([torch.zeros_like(latents[:, :1]), latents[:, :-1]], 1)
+        decoded = self.vae.decode_group(latents.flatten(0, 1), previous.flatten(0, 1))
+        error = decoded - video.flatten(0, 1)
+        loss = error.square().mean() + 0.1 * error.abs().mean()
+        progress = self.seconds / (60 * self.minutes)
+        for group in self.optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, (self.step + 1) / 50, max(0.02, 2 * (1 - progress)))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.vae.refine.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    def save(self) -> None:
+        """Write weights and state; a reader never sees half a file."""
+        state = {
+            "vae": self.vae.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "seconds": self.seconds,
+        }
+        for name, value in (("vae_state.pt", state), ("vae.pt", self.vae.state_dict())):
+            torch.save(value, self.folder / f"{name}.part")
+            (self.folder / f"{name}.part").replace(self.folder / name)

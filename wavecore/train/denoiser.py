@@ -7,6 +7,7 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.sprites.caption import caption
 from wavecore.train.clips import CHUNK_LATENTS, Clip, ClipPool
+from wavecore.train.log import OnLog, ignore
 from wavecore.train.noise import FEW_STEP_SIGMAS, chunk_sigmas
 
 SPRITES_DIT = DiTConfig(
@@ -179,7 +181,7 @@ class DenoiserTraining:
         weights = [w for start, w in self.settings.curriculum if start <= progress][-1]
         return int(generator.choice(WINDOW_LENGTHS, p=weights))
 
-    def run(self, save_every: float = 240.0) -> None:
+    def run(self, on_log: OnLog = ignore, save_every: float = 240.0) -> None:
         """Train until the time budget is used, saving every `save_every` seconds."""
         settings = self.settings
         generator = np.random.default_rng([settings.seed, self.step])
@@ -211,14 +213,14 @@ class DenoiserTraining:
                 if not math.isnan(value):  # no chunk of the batch had this level
                     bands[level].append(value)
             if self.step % 50 == 0:
-                self._log(loss.item(), bands)
+                on_log(self._log(loss.item(), bands))
                 bands = {level: [] for level in FEW_STEP_SIGMAS}
             if self.seconds - last_save > save_every:
                 self.save()
                 last_save = self.seconds
         self.save()
 
-    def _log(self, loss: float, bands: dict[float, list[float]]) -> None:
+    def _log(self, loss: float, bands: dict[float, list[float]]) -> dict[str, Any]:
         row = {
             "step": self.step,
             "minutes": round(self.seconds / 60, 2),
@@ -232,3 +234,4 @@ class DenoiserTraining:
             log.write(json.dumps(row) + "\n")
         if self.step == 50:
             (self.folder / "settings.json").write_text(json.dumps(asdict(self.settings), indent=1))
+        return row

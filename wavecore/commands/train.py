@@ -1,0 +1,62 @@
+"""`wavecore train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wavecore.commands.console import report
+from wavecore.commands.options import json_option
+from wavecore.errors import UsageError
+
+_STAGES = ("all", "codec", "denoiser", "export")
+
+
+@click.command("train", no_args_is_help=True)
+@click.argument("model")
+@click.option("--folder", default="runs/sprites", show_default=True, help="Checkpoints, logs and preview.")
+@click.option(
+    "--stage",
+    metavar="|".join(_STAGES),
+    default="all",
+    show_default=True,
+    help="codec: the VAE; denoiser: transformer and text encoder; export: one weights file.",
+)
+@click.option("--minutes", type=float, default=120.0, show_default=True, help="Length of the denoiser stage.")
+@click.option(
+    "--codec-minutes", type=float, default=20.0, show_default=True, help="Length of the codec stage."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of scenes and noise.")
+@json_option
+def command(
+    model: str, folder: str, stage: str, minutes: float, codec_minutes: float, seed: int, json_output: bool
+) -> None:
+    """Train MODEL ("sprites") from nothing but its procedural world.
+
+    A run that was stopped goes on where it was when the same command is given again.
+    """
+    if model != "sprites":
+        raise UsageError(f'MODEL: expected "sprites", got {model!r}')
+    if stage not in _STAGES:
+        raise UsageError(f"--stage: expected one of {', '.join(_STAGES)}, got {stage!r}")
+    for flag, value in (("--minutes", minutes), ("--codec-minutes", codec_minutes)):
+        if not 0 < value < float("inf"):
+            raise UsageError(f"{flag}: expected a number above 0, got {value}")
+    from wavecore.train.sprites import SpritesTraining
+
+    def show(row: dict[str, Any]) -> None:
+        if not json_output:
+            click.echo(", ".join(f"{name} {value}" for name, value in row.items()), err=True)
+
+    training = SpritesTraining(Path(folder), seed, show)
+    if stage in ("all", "codec"):
+        training.codec(codec_minutes)
+    if stage in ("all", "denoiser"):
+        training.denoiser(minutes)
+    result: dict[str, Any] = {"folder": folder, "stage": stage}
+    if stage in ("all", "export"):
+        weights = training.export()
+        result |= {"weights": str(weights), "bytes": weights.stat().st_size}
+    report(result, str(result.get("weights", folder)), json_output)
