@@ -88,7 +88,7 @@ struct QkvPageWriteArgs {
   Pages k_pages, v_pages, unroped_pages;
   const int32_t* page_ids;     // [s, pages_per_slot] contiguous
   const int32_t* unroped_ids;  // the same, or null
-  void* q_out;                 // [s, t, h, d] contiguous
+  void* q_out;                 // [s, t, D] contiguous
   int64_t tokens;
   int64_t page_tokens;
   int64_t pages_per_slot;

@@ -150,7 +150,7 @@ void Operations::qkv_page_write(py::handle q_, py::handle k_, py::handle v_, py:
   Tensor rope = Tensor::contiguous(rope_, 4);
   Tensor k_pages = Tensor::output(k_pages_, 4), v_pages = Tensor::output(v_pages_, 4);
   Tensor page_ids = Tensor::contiguous(page_ids_, 2);
-  Tensor q_out = Tensor::output(q_out_, 4);
+  Tensor q_out = Tensor::output(q_out_, 3);
   int64_t slots = q.size(0), tokens = q.size(1), dim = q.size(2);
   int64_t page_tokens = k_pages.size(1), heads = k_pages.size(2), head_dim = k_pages.size(3);
   require(q.is_floating() && is_like(k, q, {slots, tokens, dim}) && is_like(v, q, {slots, tokens, dim}));

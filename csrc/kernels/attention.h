@@ -11,7 +11,7 @@
 namespace wavecore::WAVECORE_ISA {
 
 constexpr int64_t kPanel = kVectors * W;  // keys of a score panel
-constexpr int64_t kKeyBlock = 128;        // a block of keys and values of 128 floats each fits the second-level cache
+constexpr int64_t kKeyBlock = 192;        // keys and values of 128 floats of a block fit a second-level cache of 512 KB
 static_assert(kKeyBlock % kPanel == 0, "a block is whole panels");
 
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -98,20 +98,34 @@ struct ContextWalk {
   }
 };
 
+// Rows key to key + W of a block to columns of a panel; `whole` says that none is missing.
+template <bool whole, typename T>
+inline void pack_key_group(const T* const* rows, int64_t present, int64_t head_dim, float* to) {
+  for (int64_t at = 0; at < head_dim; at += W) {
+    int64_t width = head_dim - at < W ? head_dim - at : W;
+    V block[W];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < W; ++i)
+      block[i] = whole || i < present ? load_some(rows[i] + at, width) : zero();
+    transpose(block);
+    if (width == W) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < W; ++i) store(to + (at + i) * kPanel, block[i]);
+    } else {
+      for (int64_t i = 0; i < width; ++i) store(to + (at + i) * kPanel, block[i]);
+    }
+  }
+}
+
 // Keys to panels [panel][d][kPanel]; keys missing from the last panel are zero.
 template <typename T>
 inline void pack_keys(const T* const* rows, int64_t count, int64_t head_dim, float* out) {
   for (int64_t key = 0; key < round_up(count, kPanel); key += W) {
     float* to = out + key / kPanel * kPanel * head_dim + key % kPanel;
-    for (int64_t at = 0; at < head_dim; at += W) {
-      int64_t width = head_dim - at < W ? head_dim - at : W;
-      V block[W];
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < W; ++i)
-        block[i] = key + i < count ? load_some(rows[key + i] + at, width) : zero();
-      transpose(block);
-      for (int64_t i = 0; i < width; ++i) store(to + (at + i) * kPanel, block[i]);
-    }
+    if (key + W <= count)
+      pack_key_group<true>(rows + key, W, head_dim, to);
+    else
+      pack_key_group<false>(rows + key, count - key, head_dim, to);
   }
 }
 
@@ -187,7 +201,8 @@ inline float softmax_row(float* scores, int64_t keys, float& running_max, float&
     store(scores + i, p);
     total = total + p;
   }
-  float decay = running_max == now ? 1.0f : __builtin_exp2f(running_max - now);
+  // The first block decays nothing (running_max is -infinity, the sums are zero).
+  float decay = running_max == now || running_max == -infinity ? 1.0f : __builtin_exp2f(running_max - now);
   running_sum = running_sum * decay + sum(total);
   running_max = now;
   return decay;

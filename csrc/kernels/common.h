@@ -41,21 +41,36 @@ inline __attribute__((always_inline)) void store_some(T* p, V v, int64_t count) 
 
 inline float reciprocal_root(float x) { return 1.0f / __builtin_sqrtf(x); }
 
+// The first `count` lanes, zeros behind them.
+inline V first_lanes(V v, int64_t count) {
+  float lanes[W];
+  store(lanes, v);
+  for (int64_t i = count; i < W; ++i) lanes[i] = 0.0f;
+  return load(lanes);
+}
+
+// Sum over a row: term(at, count, sum) adds the elements [at, at + count) to a vector of partial sums. Four such
+// vectors, since one would wait for the latency of each addition.
+template <typename Term>
+inline __attribute__((always_inline)) float row_sum(int64_t dim, Term term) {
+  V parts[4] = {zero(), zero(), zero(), zero()};
+  int64_t at = 0;
+  for (; at + 4 * W <= dim; at += 4 * W)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) parts[i] = term(at + i * W, int64_t(W), parts[i]);
+  for (; at + W <= dim; at += W) parts[0] = term(at, int64_t(W), parts[0]);
+  if (at < dim) parts[1] = term(at, dim - at, parts[1]);
+  return sum((parts[0] + parts[1]) + (parts[2] + parts[3]));
+}
+
 // 1 / sqrt(mean square + eps) of a row.
 template <typename T>
 inline float rms_factor(const T* row, int64_t dim, float eps) {
-  V a = zero(), b = zero();
-  int64_t i = 0;
-  for (; i + 2 * W <= dim; i += 2 * W) {
-    V first = load(row + i), second = load(row + i + W);
-    a = fma(first, first, a);
-    b = fma(second, second, b);
-  }
-  for (; i < dim; i += W) {
-    V rest = load_some(row + i, dim - i < W ? dim - i : W);
-    a = fma(rest, rest, a);
-  }
-  return reciprocal_root(sum(a + b) / float(dim) + eps);
+  float squares = row_sum(dim, [&](int64_t at, int64_t count, V part) {
+    V x = load_some(row + at, count);
+    return fma(x, x, part);
+  });
+  return reciprocal_root(squares / float(dim) + eps);
 }
 
 // Calls body with a null pointer of the element type, as a template over types.

@@ -13,33 +13,16 @@ inline const M* modulation_row(const Modulation& m, int64_t slot, int64_t frame)
 
 template <typename T, typename M>
 inline void layer_norm_modulate_row(const T* x, const M* shift, const M* scale, T* out, int64_t dim, float eps) {
-  V sums[2] = {zero(), zero()};
-  int64_t i = 0;
-  for (; i + 2 * W <= dim; i += 2 * W) {
-    sums[0] = sums[0] + load(x + i);
-    sums[1] = sums[1] + load(x + i + W);
-  }
-  for (; i < dim; i += W) sums[0] = sums[0] + load_some(x + i, dim - i < W ? dim - i : W);
-  float mean = sum(sums[0] + sums[1]) / float(dim);
-
+  float mean = row_sum(dim, [&](int64_t at, int64_t count, V part) { return part + load_some(x + at, count); });
+  mean /= float(dim);
   // The second pass reads the row from the first-level cache; one pass over sums of squares would cancel.
   V centre = set1(mean);
-  V squares[2] = {zero(), zero()};
-  for (i = 0; i + 2 * W <= dim; i += 2 * W) {
-    V first = load(x + i) - centre, second = load(x + i + W) - centre;
-    squares[0] = fma(first, first, squares[0]);
-    squares[1] = fma(second, second, squares[1]);
-  }
-  float total = sum(squares[0] + squares[1]);
-  for (; i + W <= dim; i += W) {
-    V d = load(x + i) - centre;
-    total += sum(d * d);
-  }
-  for (; i < dim; ++i) {
-    float d = sum(load_part(x + i, 1)) - mean;
-    total += d * d;
-  }
-  V factor = set1(reciprocal_root(total / float(dim) + eps));
+  float squares = row_sum(dim, [&](int64_t at, int64_t count, V part) {
+    V distance = load_some(x + at, count) - centre;
+    if (count < W) distance = first_lanes(distance, count);
+    return fma(distance, distance, part);
+  });
+  V factor = set1(reciprocal_root(squares / float(dim) + eps));
   V one = set1(1.0f);
   for_vectors(dim, [&](int64_t at, int64_t count) {
     V normed = (load_some(x + at, count) - centre) * factor;

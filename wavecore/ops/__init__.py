@@ -37,6 +37,7 @@ _rms_norm = _ops.rms_norm.default
 _qkv_page_write = _ops.qkv_page_write.default
 _rope_shift = _ops.rope_shift.default
 _paged_attention = _ops.paged_attention.default
+_paged_attention_lse = _ops.paged_attention.lse
 
 
 def set_backend(name: str) -> None:
@@ -277,5 +278,5 @@ def paged_attention(
     _refuse_gradient("q", q)
     if scale is None:
         scale = q.shape[-1] ** -0.5
-    out, lse = _paged_attention(q, k_pages, v_pages, page_table, page_lengths, scale, return_lse)
-    return (out, lse) if return_lse else out
+    run = _paged_attention_lse if return_lse else _paged_attention
+    return run(q, k_pages, v_pages, page_table, page_lengths, scale)

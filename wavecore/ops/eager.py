@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -91,29 +93,42 @@ def rope_shift(
 
 
 def paged_attention(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    page_table: Tensor,
-    page_lengths: Tensor,
-    scale: float,
-    return_lse: bool,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+) -> Tensor:
     checks.paged_attention(q, k_pages, v_pages, page_table, page_lengths)
-    checks.check_context(page_table, page_lengths, k_pages.shape[0], k_pages.shape[1])
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.full(q.shape[:3] if return_lse else (0,), -torch.inf, dtype=torch.float32, device=q.device)
-    for slot, row in enumerate(zip(page_table.tolist(), page_lengths.tolist(), strict=True)):
-        context = [(page, length) for page, length in zip(*row, strict=True) if length]
-        if not context:
-            continue
+    for slot, context in _contexts(k_pages.shape, page_table, page_lengths):
+        keys, values = _gather(k_pages, context), _gather(v_pages, context)
         queries = q[slot].transpose(0, 1)
-        keys = torch.cat([k_pages[page, :length] for page, length in context]).transpose(0, 1)
-        values = torch.cat([v_pages[page, :length] for page, length in context]).transpose(0, 1)
         # A batch dimension: without one PyTorch does not take its fused CPU kernel.
         attended = F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=scale)
         out[slot] = attended[0].transpose(0, 1)
-        if return_lse:
-            scores = (queries.float() * scale) @ keys.float().transpose(1, 2)
-            lse[slot] = scores.logsumexp(-1).transpose(0, 1)
+    return out
+
+
+def paged_attention_lse(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    out = paged_attention(q, k_pages, v_pages, page_table, page_lengths, scale)
+    lse = torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
+    for slot, context in _contexts(k_pages.shape, page_table, page_lengths):
+        keys = _gather(k_pages, context).float()
+        scores = (q[slot].transpose(0, 1).float() * scale) @ keys.transpose(1, 2)
+        lse[slot] = scores.logsumexp(-1).transpose(0, 1)
     return out, lse
+
+
+def _contexts(
+    shape: torch.Size, page_table: Tensor, page_lengths: Tensor
+) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Slots whose context is not empty, with the (page, length) pairs that it is made of."""
+    checks.check_context(page_table, page_lengths, shape[0], shape[1])
+    for slot, row in enumerate(zip(page_table.tolist(), page_lengths.tolist(), strict=True)):
+        context = [(page, length) for page, length in zip(*row, strict=True) if length]
+        if context:
+            yield slot, context
+
+
+def _gather(pages: Tensor, context: list[tuple[int, int]]) -> Tensor:
+    """Valid tokens of the pages of a context, [h, tokens, d]."""
+    return torch.cat([pages[page, :length] for page, length in context]).transpose(0, 1)

@@ -16,23 +16,24 @@ from torch import Tensor
 from wavecore.ops import checks
 from wavecore.ops.backend import selected
 
-SCHEMAS = (
-    "layer_norm_modulate(Tensor x, Tensor shift, Tensor scale, float eps) -> Tensor",
-    "gate_residual(Tensor x, Tensor y, Tensor gate) -> Tensor",
-    "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
-    "qkv_page_write(Tensor q, Tensor k, Tensor v, Tensor q_weight, Tensor k_weight, Tensor rope, "
+_ATTENTION = "(Tensor q, Tensor k_pages, Tensor v_pages, Tensor page_table, Tensor page_lengths, float scale)"
+SCHEMAS = {
+    "layer_norm_modulate": "(Tensor x, Tensor shift, Tensor scale, float eps) -> Tensor",
+    "gate_residual": "(Tensor x, Tensor y, Tensor gate) -> Tensor",
+    "rms_norm": "(Tensor x, Tensor weight, float eps) -> Tensor",
+    "qkv_page_write": "(Tensor q, Tensor k, Tensor v, Tensor q_weight, Tensor k_weight, Tensor rope, "
     "Tensor(a!) k_pages, Tensor(b!) v_pages, Tensor page_ids, float eps, "
     "Tensor(c!)? unroped_pages=None, Tensor? unroped_ids=None) -> Tensor",
-    "rope_shift(Tensor unroped_pages, Tensor source_ids, Tensor(a!) k_pages, Tensor target_ids, Tensor rope) "
-    "-> ()",
-    # One schema cannot return one or two tensors: `lse` is empty when it is not asked for.
-    "paged_attention(Tensor q, Tensor k_pages, Tensor v_pages, Tensor page_table, Tensor page_lengths, "
-    "float scale, bool return_lse) -> (Tensor out, Tensor lse)",
-)
+    "rope_shift": "(Tensor unroped_pages, Tensor source_ids, Tensor(a!) k_pages, Tensor target_ids, "
+    "Tensor rope) -> ()",
+    "paged_attention": f"{_ATTENTION} -> Tensor",
+    "paged_attention.lse": f"{_ATTENTION} -> (Tensor out, Tensor lse)",
+}
 
 
-def _implementation(name: str) -> Callable[..., Any]:
-    """What runs operation `name`: the function of that name of the backend for the first argument."""
+def _implementation(schema: str) -> Callable[..., Any]:
+    """What runs an operation: the function of its name (a dot is an underscore) of the chosen backend."""
+    name = schema.replace(".", "_")
 
     def run(first: Tensor, *rest: Any) -> Any:
         return getattr(selected.of(first), name)(first, *rest)
@@ -82,17 +83,17 @@ def _rope_shift_fake(
 
 
 def _paged_attention_fake(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    page_table: Tensor,
-    page_lengths: Tensor,
-    scale: float,
-    return_lse: bool,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+) -> Tensor:
     checks.paged_attention(q, k_pages, v_pages, page_table, page_lengths)
-    lse = q.new_empty(q.shape[:3] if return_lse else (0,), dtype=torch.float32)
-    return q.new_empty(q.shape), lse
+    return q.new_empty(q.shape)
+
+
+def _paged_attention_lse_fake(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    out = _paged_attention_fake(q, k_pages, v_pages, page_table, page_lengths, scale)
+    return out, q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 _FAKES: dict[str, Callable[..., Any]] = {
@@ -102,13 +103,14 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "qkv_page_write": _qkv_page_write_fake,
     "rope_shift": _rope_shift_fake,
     "paged_attention": _paged_attention_fake,
+    "paged_attention.lse": _paged_attention_lse_fake,
 }
 
 
 def _register() -> torch.library.Library:
     library = torch.library.Library("wavecore", "DEF")
-    for schema in SCHEMAS:
-        name = library.define(schema)
+    for name, schema in SCHEMAS.items():
+        library.define(name + schema)
         for key in ("CPU", "CUDA"):
             library.impl(name, _implementation(name), key)
         torch.library.register_fake(f"wavecore::{name}", _FAKES[name], lib=library)

@@ -100,18 +100,18 @@ def rope_shift(
 
 
 def paged_attention(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    page_table: Tensor,
-    page_lengths: Tensor,
-    scale: float,
-    return_lse: bool,
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+) -> Tensor:
+    return paged_attention_lse(q, k_pages, v_pages, page_table, page_lengths, scale)[0]
+
+
+def paged_attention_lse(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     checks.paged_attention(q, k_pages, v_pages, page_table, page_lengths)
     checks.check_context(page_table, page_lengths, k_pages.shape[0], k_pages.shape[1])
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.full(q.shape[:3] if return_lse else (0,), -torch.inf, device=q.device)
+    lse = torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
     for slot, row in enumerate(zip(page_table.tolist(), page_lengths.tolist(), strict=True)):
         context = [(page, length) for page, length in zip(*row, strict=True) if length]
         if not context:
@@ -120,6 +120,5 @@ def paged_attention(
         values = torch.cat([v_pages[page, :length] for page, length in context]).double()
         scores = torch.einsum("qhd,khd->qhk", q[slot].double(), keys) * scale
         out[slot] = torch.einsum("qhk,khd->qhd", scores.softmax(-1), values).to(q.dtype)
-        if return_lse:
-            lse[slot] = scores.logsumexp(-1).float()
+        lse[slot] = scores.logsumexp(-1).float()
     return out, lse
