@@ -20,17 +20,23 @@ def chunk_sigmas(generator: np.random.Generator, chunks: int, from_start: bool) 
     if chunks == 1:
         sigma = independent_sigmas(generator, 1, clean=0.0)
         return sigma if from_start else np.minimum(sigma, 0.4 + 0.5 * generator.random())
-    if generator.random() < 0.5:
-        newest = int(generator.integers(0, chunks)) if from_start else chunks - 1
-        lead = 0 if chunks > len(FEW_STEP_SIGMAS) else _lead(generator, chunks)
-        stages = newest + lead - np.arange(chunks)
-        levels = np.array([*FEW_STEP_SIGMAS, 0.0])
-        sigmas = levels[np.clip(stages, 0, len(levels) - 1)]
-        sigmas[stages < 0] = independent_sigmas(generator, int((stages < 0).sum()))
-        return sigmas if sigmas.any() else independent_sigmas(generator, chunks, clean=0.0)
-    sigmas = independent_sigmas(generator, chunks)
-    if not from_start:
-        sigmas[: int(generator.integers(1, min(chunks, 3)))] = 0.0
+    while True:
+        sigmas = _staircase(generator, chunks, from_start)
+        if generator.random() < 0.5:
+            sigmas = independent_sigmas(generator, chunks)
+            if not from_start:
+                sigmas[: int(generator.integers(1, min(chunks, 3)))] = 0.0
+        if sigmas.any():
+            return sigmas
+
+
+def _staircase(generator: np.random.Generator, chunks: int, from_start: bool) -> NDArray[np.float64]:
+    newest = int(generator.integers(0, chunks)) if from_start else chunks - 1
+    lead = 0 if chunks > len(FEW_STEP_SIGMAS) else _lead(generator, chunks)
+    stages = newest + lead - np.arange(chunks)
+    levels = np.array([*FEW_STEP_SIGMAS, 0.0])
+    sigmas = levels[np.clip(stages, 0, len(levels) - 1)]
+    sigmas[stages < 0] = independent_sigmas(generator, int((stages < 0).sum()))
     return sigmas
 
 

@@ -1,0 +1,78 @@
+"""The sprites world: what is drawn is what the track says."""
+
+import numpy as np
+import pytest
+
+from wavecore.sprites.world import (
+    BACKGROUNDS,
+    CANVAS,
+    COLOURS,
+    HELD_OUT_PAIRS,
+    RADIUS,
+    SHAPES,
+    Place,
+    Scene,
+    background,
+    random_change,
+    random_scene,
+    render,
+    signed_distance,
+    track,
+)
+
+
+def test_a_still_scene_repeats_one_frame():
+    frames = render(track([Scene("ball", "red", "grass", "still")] * 3, Place()))
+    assert frames.shape == (3, CANVAS, CANVAS, 3) and frames.dtype == np.uint8
+    assert (frames == frames[0]).all()
+
+
+def test_motion_follows_the_velocity_and_wraps_around():
+    truth = track([Scene("box", "blue", "sand", "right", "fast")] * 65, Place(10, 20))
+    assert truth.centre[1].tolist() == [12, 20]
+    assert truth.centre[64].tolist() == [(10 + 128) % CANVAS, 20]
+    assert np.array_equal(render(truth)[0], render(truth)[64])
+
+
+def test_the_camera_moves_the_background_only():
+    still, panned = (
+        render(track([Scene("star", "white", "tiles", "still", camera=camera)] * 9, Place()))
+        for camera in ("still", "right")
+    )
+    assert np.array_equal(panned[8][:20], np.roll(still[8], -8, axis=1)[:20])
+    assert np.array_equal(panned[8][60:68, 60:68], still[8][60:68, 60:68])
+
+
+def test_a_change_of_scene_goes_on_from_the_same_place():
+    truth = track(
+        [Scene("ball", "red", "night", "up")] * 5 + [Scene("cross", "cyan", "water", "left")] * 5,
+        Place(64, 64),
+    )
+    assert truth.centre[4].tolist() == [64, 60]
+    assert truth.centre[5].tolist() == [63, 60]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_fit_their_window(shape):
+    axis = np.arange(-40, 41)
+    inside = signed_distance(shape, axis[None, :], axis[:, None]) < 0
+    rows, columns = np.nonzero(inside)
+    assert inside[40, 40]
+    assert max(np.abs(rows - 40).max(), np.abs(columns - 40).max()) <= 1.2 * RADIUS
+
+
+@pytest.mark.parametrize("name", BACKGROUNDS)
+def test_backgrounds_repeat_and_keep_away_from_the_subject_colours(name):
+    texture = background(name).astype(int)
+    assert np.abs(texture[:, :64] - texture[:, 64:]).max() <= 1  # rounding
+    for colour in COLOURS.values():
+        assert np.linalg.norm(texture - np.array(colour), axis=-1).min() > 60
+
+
+def test_training_never_shows_a_held_out_pair():
+    generator = np.random.default_rng(0)
+    scenes = [random_scene(generator) for _ in range(500)]
+    scenes += [random_change(scene, generator) for scene in scenes]
+    assert not {(scene.colour, scene.shape) for scene in scenes} & HELD_OUT_PAIRS
+    held_out = {(s.colour, s.shape) for s in (random_scene(generator, held_out=True) for _ in range(200))}
+    assert held_out == HELD_OUT_PAIRS

@@ -1,0 +1,79 @@
+"""Short training runs: they learn, resume where they were, and export a model that loads."""
+
+import numpy as np
+import pytest
+import torch
+
+from wavecore.models.bundle import load_sprites
+from wavecore.models.sprites_vae import SpritesVAE
+from wavecore.train.clips import CHUNK_LATENTS, CHUNKS, ClipPool, encode_frames, make_clip
+from wavecore.train.codec import fit_linear
+from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining
+from wavecore.train.noise import chunk_sigmas
+from wavecore.train.sprites import SpritesTraining
+
+
+@pytest.fixture(scope="module")
+def vae():
+    model = SpritesVAE()
+    fit_linear(model, np.random.default_rng(0), clips=12)
+    return model.requires_grad_(False)
+
+
+def test_a_clip_from_the_start_is_encoded_as_the_vae_encodes_a_stream(vae):
+    from wavecore.session import to_pixels
+    from wavecore.sprites.world import Place, Scene, render, track
+
+    frames = render(track([Scene("ball", "red", "sand", "left")] * 9, Place()))
+    latents = encode_frames(vae, frames, from_start=True)
+    torch.testing.assert_close(latents[None], vae.encode(to_pixels(frames)), atol=1e-5, rtol=0)
+
+
+def test_clips_have_a_scene_a_chunk_and_a_mask_on_the_subject(vae):
+    generator = np.random.default_rng(4)
+    for _ in range(4):
+        clip = make_clip(vae, generator)
+        assert clip.latents.shape == clip.source.shape == (16, CHUNKS * CHUNK_LATENTS, 16, 16)
+        assert len(clip.scenes) == CHUNKS
+        assert 0.05 < clip.subject.float().mean() < 0.35
+
+
+def test_windows_begin_a_stream_only_at_a_clips_beginning(vae):
+    pool = ClipPool(vae, 4, seed=0)
+    for _ in range(6):
+        pool.grow()
+    for window in pool.sample(4, 2):
+        assert window.latents.shape[1] == 2 * CHUNK_LATENTS and len(window.scenes) == 2
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 6])
+@pytest.mark.parametrize("from_start", [True, False])
+def test_noise_levels_leave_something_to_learn(chunks, from_start):
+    generator = np.random.default_rng(0)
+    drawn = np.stack([chunk_sigmas(generator, chunks, from_start) for _ in range(300)])
+    assert ((drawn >= 0) & (drawn <= 1)).all()
+    assert (drawn > 0).any(1).all()
+    if chunks > 1 and not from_start:
+        assert (drawn[:, 0] == 0).mean() > 0.9  # the middle of a stream has clean context
+    if chunks == 6:
+        staircase = [0.0, 0.0, 0.625, 0.83333, 0.9375, 1.0]
+        assert (np.abs(drawn - staircase).max(1) < 1e-9).any()
+
+
+def test_training_learns_resumes_and_exports(tmp_path):
+    training = SpritesTraining(tmp_path, seed=1)
+    training.codec(minutes=0.02)
+    settings = DenoiserSettings(minutes=0.25, chunks=12, pool=24, warmup_steps=5, seed=1)
+    first = DenoiserTraining(tmp_path, training._vae(), settings)
+    before = {name: value.clone() for name, value in first.model.state_dict().items()}
+    first.run()
+    assert first.step > 2
+    assert any(not torch.equal(value, before[name]) for name, value in first.model.state_dict().items())
+    again = DenoiserTraining(tmp_path, training._vae(), settings)
+    assert again.step == first.step and again.seconds == first.seconds
+    again.run()  # the time is used up
+    assert again.step == first.step
+    weights = training.export()
+    model = load_sprites(weights)
+    assert model.dit.config == first.dit.config
+    assert (tmp_path / "preview.png").stat().st_size > 1000
