@@ -78,6 +78,9 @@ class Handoff:
     def advance(self, round: Round, estimates: Mapping[int, Tensor]) -> Tensor | None:
         """Take the results of a round to the next stages; returns the latent that is complete, if any."""
         complete = None
+        oldest = min((slot.chunk for slot in round.slots), default=0)
+        # Rounds without a store pass never take their last estimates.
+        self._waiting = {key: latent for key, latent in self._waiting.items() if key.chunk >= oldest}
         for slot in round.slots:
             if slot.stage not in estimates:
                 continue
