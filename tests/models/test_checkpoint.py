@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -237,7 +239,7 @@ def test_missing_tensor(dit_state, scheme):
 def test_whichever_tensor_is_missing_is_named(dit_state, vae_state, scheme):
     for load, original in ((load_dit, dit_state), (load_vae, vae_state)):
         state = convert_state_dict(original, scheme)
-        for key in list(state)[::4]:
+        for key in list(state)[::7]:
             fault(load, {k: t for k, t in state.items() if k != key}, f"missing: {key}")
 
 
@@ -276,7 +278,7 @@ def test_whichever_tensor_is_misshapen_is_named(dit_state, vae_state):
     # Sizes that nothing else in the model repeats: there the shape itself is the only witness.
     free = {"text_embedding.0.weight", "time_embedding.0.weight"}
     for load, state in ((load_dit, dit_state), (load_vae, vae_state)):
-        for key, tensor in list(state.items())[::3]:
+        for key, tensor in list(state.items())[::6]:
             if key not in free:
                 wrong = torch.cat([tensor, tensor[:1]])
                 fault(load, {**state, key: wrong}, key, "expected", str(list(wrong.shape)))
@@ -538,3 +540,17 @@ def test_output_folder_with_other_weights(tmp_path, dit_state):
         convert_checkpoint(dit_state, tmp_path, "original")
     convert_checkpoint(dit_state, tmp_path, "original", max_shard_bytes=200_000)
     assert same(load_dit(tmp_path), dit_state)
+
+
+def test_loading_does_not_import_the_compiler_of_torch():
+    """Some operations on meta tensors import it, which takes seconds of every start."""
+    code = (
+        "import sys; from wavecore.models import *;"
+        "config = DiTConfig(dim=16, heads=2, layers=1, ffn_dim=8, text_dim=4);"
+        "load_dit(CausalWanDiT(config).state_dict(), config={'heads': 2});"
+        "load_vae(WanVAE(WanVAEConfig(base_dim=4, num_res_blocks=1)).state_dict());"
+        "assert not {'sympy', 'torch._dynamo', 'diffusers', 'transformers'} & sys.modules.keys()"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )

@@ -7,7 +7,6 @@ floating-point type and finite; anything else is a `CheckpointError` of one line
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from wavecore.errors import CheckpointError
+from wavecore.models.checkpoint_checks import check_names, check_tensors, move
 from wavecore.models.checkpoint_config import (
     ModelConfig,
     dit_layers,
@@ -42,7 +42,6 @@ from wavecore.models.wan_vae import WanVAE, WanVAEConfig
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 _TITLES: dict[Kind, str] = {"dit": "a Wan DiT", "vae": "a Wan VAE", "taehv": "TAEHV"}
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass
@@ -173,13 +172,7 @@ def _check(file: TensorFile, kinds: tuple[Kind, ...]) -> _Checked:
     kind, names = _match_names(file, kinds)
     tensors = {original: file.tensors[name] for original, name in names.items()}
     config = infer_config(kind, tensors, file.config, file.label, file.config_label)
-    _check_shapes(tensors, names, _build(config), file.label)
-    dtype = _check_dtypes(tensors, names, file.label)
-    for original, tensor in tensors.items():
-        if not tensor.is_meta and not torch.isfinite(tensor).all():
-            bad = "NaN" if tensor.isnan().any() else "infinity"
-            raise CheckpointError(f"{file.label}: {names[original]}: expected finite values, got {bad}")
-    return _Checked(tensors, config, dtype)
+    return _Checked(tensors, config, check_tensors(tensors, names, _build(config), file.label))
 
 
 def _match_names(file: TensorFile, kinds: tuple[Kind, ...]) -> tuple[Kind, dict[str, str]]:
@@ -207,16 +200,7 @@ def _match_names(file: TensorFile, kinds: tuple[Kind, ...]) -> tuple[Kind, dict[
     unexpected += [name for original, name in names.items() if original not in expected]
     from_original = renamer(expected, kind, "original", scheme)
     missing = [from_original(name) or name for name in expected if name not in names]
-    problems = [
-        f"{len(found)} {what}: {few(found)}"
-        for what, found in (("missing", missing), ("unexpected", unexpected))
-        if found
-    ]
-    if problems:
-        raise CheckpointError(
-            f"{file.label}: expected the {len(expected)} tensors of {_TITLES[kind]}, "
-            f"got {'; '.join(problems)}"
-        )
+    check_names(len(expected), _TITLES[kind], missing, unexpected, file.label)
     return kind, {original: names[original] for original in expected}
 
 
@@ -242,53 +226,12 @@ def _expected_names(kind: Kind, found: Mapping[str, Tensor], label: str) -> list
     return list(_build(config).state_dict())
 
 
-def _check_shapes(
-    tensors: Mapping[str, Tensor], names: Mapping[str, str], model: nn.Module, label: str
-) -> None:
-    wrong = [
-        f"{names[original]}: expected shape {list(place.shape)}, got {list(tensors[original].shape)}"
-        for original, place in model.state_dict().items()
-        if tensors[original].shape != place.shape
-    ]
-    if wrong:
-        count = f"{len(wrong)} tensors: " if len(wrong) > 1 else ""
-        raise CheckpointError(f"{label}: {count}{few(wrong)}")
-
-
-def _check_dtypes(tensors: Mapping[str, Tensor], names: Mapping[str, str], label: str) -> torch.dtype:
-    """The type of most values.
-
-    float32 beside a 16-bit type is accepted: diffusers keeps norms and modulation that way.
-    """
-    sizes: Counter[torch.dtype] = Counter()
-    for tensor in tensors.values():
-        sizes[tensor.dtype] += tensor.numel()
-    dtype = next((d for d, _ in sizes.most_common() if d in _DTYPES), torch.float32)
-    allowed = {dtype, torch.float32} if dtype.itemsize == 2 else {dtype}
-    wrong = [
-        f"{names[original]}: expected {_dtype_name(dtype)}, got {_dtype_name(tensor.dtype)}"
-        for original, tensor in tensors.items()
-        if tensor.dtype not in allowed
-    ]
-    if wrong:
-        count = f"{len(wrong)} tensors: " if len(wrong) > 1 else ""
-        raise CheckpointError(f"{label}: {count}{few(wrong)}")
-    return dtype
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _load(
     checked: _Checked, dtype: torch.dtype | None, device: torch.device | str
 ) -> CausalWanDiT | WanVAE | TAEHV:
     """Build on meta and put the tensors themselves in place: there is no second copy of the weights."""
     model = _build(checked.config)
-    meta = [name for name, tensor in checked.tensors.items() if tensor.is_meta]
-    if meta and torch.device(device).type != "meta":
-        raise CheckpointError(f"expected tensors with values, got {len(meta)} on meta: {few(meta)}")
-    tensors = {name: t.to(device, dtype or checked.dtype) for name, t in checked.tensors.items()}
+    tensors = move(checked.tensors, dtype or checked.dtype, device)
     model.load_state_dict(tensors, strict=True, assign=True)
     model.to(device, dtype or checked.dtype)  # buffers, which no checkpoint has
     return model.eval().requires_grad_(False)

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from torch import Tensor
 from wavecore.errors import CheckpointError, InputError
 from wavecore.models.checkpoint_names import few
 
-Subfolder = Literal["transformer", "vae"]
+Subfolder = Literal["transformer", "vae", "text_encoder"]
 WEIGHTS_STEM = "diffusion_pytorch_model"
 CONFIG_FILE = "config.json"
 _PICKLES = (".pt", ".pth", ".bin")
@@ -48,7 +49,7 @@ def read_tensors(path: str | os.PathLike[str], subfolder: Subfolder = "transform
     ----------
     path : path
         File or folder.
-    subfolder : "transformer" or "vae"
+    subfolder : "transformer", "vae" or "text_encoder"
         Which model to take from a folder that holds several: that subfolder, as diffusers lays out a
         pipeline, or the files so named, as Wan does.
 
@@ -192,10 +193,11 @@ def _split(tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[str, Tens
 
 def _weights_in(folder: Path, subfolder: Subfolder) -> Path:
     everything = sorted(file for file in folder.iterdir() if file.is_file())
-    if subfolder == "vae":
-        files = [file for file in everything if "vae" in file.name.lower()] or everything
-    else:
+    if subfolder == "transformer":
         files = [file for file in everything if not _OTHER_MODEL.search(file.name.lower())]
+    else:
+        mark = "vae" if subfolder == "vae" else "t5"
+        files = [file for file in everything if mark in file.name.lower()] or everything
     for wanted in (
         [file for file in files if file.name.endswith(".safetensors.index.json")],
         _one_per_set([file for file in files if file.suffix == ".safetensors"]),
@@ -271,8 +273,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _read_pickle(path: Path) -> object:
     try:
-        # Mapped rather than read where the format allows: no second copy in memory.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that are refused anyway
+            # Mapped rather than read where the format allows: no second copy in memory.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         refused = re.search(r"GLOBAL (\S+)", str(error))
         got = f"a pickle that asks for {refused[1]}" if refused else "something else"

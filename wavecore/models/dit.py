@@ -142,7 +142,7 @@ class Block(nn.Module):
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.eps = config.eps
-        self.modulation = nn.Parameter(torch.randn(1, 6, config.dim) / config.dim**0.5)
+        self.modulation = _modulation_table(6, config.dim)
         self.self_attn = Attention(config)
         self.norm3 = nn.LayerNorm(config.dim, config.eps)
         self.cross_attn = Attention(config)
@@ -179,6 +179,13 @@ class Block(nn.Module):
         return _gate(x, self.ffn(_modulate(x, shift2, scale2, self.eps, frames)), gate2, frames)
 
 
+def _modulation_table(rows: int, dim: int) -> nn.Parameter:
+    table = torch.empty(1, rows, dim)
+    if not table.is_meta:  # there a normal draw imports torch's compiler, which takes seconds
+        nn.init.normal_(table, std=dim**-0.5)
+    return nn.Parameter(table)
+
+
 def _modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float, frames: int) -> Tensor:
     normed = F.layer_norm(x, (x.shape[-1],), eps=eps).unflatten(1, (frames, -1))
     return (normed * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
@@ -195,7 +202,7 @@ class Head(nn.Module):
         super().__init__()
         self.eps = config.eps
         self.head = nn.Linear(config.dim, config.out_channels * config.patch[1] * config.patch[2])
-        self.modulation = nn.Parameter(torch.randn(1, 2, config.dim) / config.dim**0.5)
+        self.modulation = _modulation_table(2, config.dim)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         shift, scale = (self.modulation + time[:, :, None]).unbind(2)
