@@ -115,7 +115,7 @@ bool Tensor::merge_rows() {
     if (sizes_[i] == 1) continue;
     if (rows == 1)
       stride = strides_[i];
-    else if (strides_[i] != rows * stride)
+    else if (strides_[i] != rows * stride && rows * sizes_[i] != 0)
       return false;
     rows *= sizes_[i];
   }

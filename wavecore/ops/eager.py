@@ -20,7 +20,7 @@ def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> 
         return x.new_empty(x.shape)
     frames = (shift.shape[1], -1)
     normed = F.layer_norm(x, x.shape[-1:], eps=eps).unflatten(1, frames)
-    return torch.addcmul(shift.unsqueeze(2), normed, 1 + scale.unsqueeze(2)).flatten(1, 2).to(x.dtype)
+    return torch.addcmul(shift.unsqueeze(2), normed, 1 + scale.unsqueeze(2)).flatten(1, 2).to(x.dtype).contiguous()
 
 
 def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
         return x.new_empty(x.shape)
     frames = (gate.shape[1], -1)
     gated = torch.addcmul(x.unflatten(1, frames), y.unflatten(1, frames), gate.unsqueeze(2))
-    return gated.flatten(1, 2).to(x.dtype)
+    return gated.flatten(1, 2).to(x.dtype).contiguous()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
