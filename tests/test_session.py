@@ -207,5 +207,7 @@ def test_wrong_sources_are_named(pipe):
 
 
 def test_unknown_models_are_named():
-    with pytest.raises(UsageError, match='model: expected "sprites" or an existing path'):
+    with pytest.raises(UsageError, match='model: expected "sprites", a path, or a hub name'):
         load("no-such-model")
+    with pytest.raises(UsageError, match="did you mean sprites"):
+        load("sprite")

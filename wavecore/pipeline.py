@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,21 +277,30 @@ def load(model: str | os.PathLike[str] = "sprites") -> Pipeline:
     Parameters
     ----------
     model : str or path
-        "sprites", the model in the package, or the path of a sprites file.
+        "sprites" (in the package), a sprites weights file, the folder of a Wan-class model, or the
+        hub name of one ("Wan-AI/Wan2.1-T2V-1.3B").
 
     Raises
     ------
     UsageError
         No such model.
-    CheckpointError
-        Its weights cannot be used.
+    CheckpointError, InputError
+        Its files cannot be used; the message names the file.
     """
     if str(model) == "sprites":
         return Pipeline(load_sprites())
     path = Path(model)
-    if not path.exists():
-        raise UsageError(f'model: expected "sprites" or an existing path, got {str(model)!r}')
-    return Pipeline(load_sprites(path))
+    if path.is_file():
+        return Pipeline(load_sprites(path))
+    is_hub_name = re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)) is not None
+    if not path.is_dir() and not is_hub_name:
+        expected = '"sprites", a path, or a hub name such as Wan-AI/Wan2.1-T2V-1.3B'
+        close = difflib.get_close_matches(str(model), ["sprites"], n=1)
+        hint = "; did you mean sprites?" if close else ""
+        raise UsageError(f"model: expected {expected}, got {str(model)!r}{hint}")
+    from wavecore.models.wan import fetch, load_wan
+
+    return Pipeline(load_wan(path if path.is_dir() else fetch(str(model))))
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
