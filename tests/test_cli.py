@@ -189,6 +189,10 @@ def test_truncation_found_while_reading_leaves_nothing(pipe: FakePipeline, capsy
         (["--vresion"], "no flag --vresion, did you mean --version?"),
         (["generate", "a", "--output-path", "out.avi"], "--output-path: expected a path that ends in .mp4"),
         (["generate", "a", "--contact-sheet", "a.jpg"], "--contact-sheet: expected a path that ends in .png"),
+        (["train"], "train: Missing argument 'MODEL'"),
+        (["train", "cats"], "MODEL: expected \"sprites\", got 'cats'"),
+        (["train", "sprites", "--minutes", "0"], "--minutes: expected a number above 0, got 0.0"),
+        (["eval", "--steps", "0"], "--steps"),
         (["restyle"], "INPUT: expected a value, got none"),
         (["restyle", "clip.mp4"], "PROMPT: expected a value, got none"),
     ],
@@ -248,11 +252,11 @@ def test_interrupt(tmp_path: Path, flags: list[str], count: object) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
         log = tmp_path / "run.jsonl"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (log.exists() and log.read_bytes().count(b"display") > 10) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert err.split() == ["wavecore:", "interrupted"]
     result = json.loads(out)
@@ -296,6 +300,6 @@ def test_help_and_version(capsys: Captured) -> None:
     assert "generate" in capsys.readouterr().out
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"wavecore {wavecore.__version__}\n"
-    for name in ("generate", "restyle", "convert", "trace", "doctor"):
+    for name in ("generate", "restyle", "eval", "train", "convert", "trace", "doctor"):
         assert run([name, "--help"]) == 0
         assert f"wavecore {name}" in capsys.readouterr().out

@@ -58,7 +58,7 @@ def test_span_is_recorded_when_its_block_fails() -> None:
     assert [event.kind for event in trace.events] == ["round"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.builds(

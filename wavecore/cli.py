@@ -20,6 +20,8 @@ from wavecore.errors import WavecoreError
 _COMMANDS = {
     "generate": "Make a video from a prompt or a prompt schedule.",
     "restyle": "Restyle a video after a prompt, keeping its motion.",
+    "eval": "Measure a sprites model: does the video show what the prompt says?",
+    "train": "Train the sprites model.",
     "convert": "Convert a checkpoint between naming schemes.",
     "trace": "Turn an event log into a timeline for Perfetto.",
     "doctor": "Show what this machine has and which kernels run on it.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavecore.media import resample
@@ -12,6 +12,7 @@ from wavecore.media import resample
 rates = st.fractions(Fraction(1), Fraction(120), max_denominator=1001)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200), rates, st.integers(90, 100_000))
 def test_constant_rate_at_its_own_rate_is_unchanged(count: int, fps: Fraction, ticks: int) -> None:
     """Even when the container rounds each time to a tick a good deal finer than a frame."""
@@ -20,6 +21,7 @@ def test_constant_rate_at_its_own_rate_is_unchanged(count: int, fps: Fraction, t
     assert list(resample([(t, 1 / fps, i) for i, t in enumerate(times)], fps)) == list(range(count))
 
 
+@settings(deadline=None)
 @given(st.lists(st.fractions(0, 10, max_denominator=1000), min_size=1, max_size=50), rates)
 def test_any_timing(times: list[Fraction], fps: Fraction) -> None:
     times = [t - min(times) for t in sorted(times)]

@@ -14,7 +14,7 @@ from wavecore.errors import UsageError
 _STAGES = ("all", "codec", "denoiser", "export")
 
 
-@click.command("train", no_args_is_help=True)
+@click.command("train")
 @click.argument("model")
 @click.option("--folder", default="runs/sprites", show_default=True, help="Checkpoints, logs and preview.")
 @click.option(
