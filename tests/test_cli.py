@@ -95,6 +95,7 @@ def test_json_log_and_contact_sheet(pipe: FakePipeline, capsys: Captured) -> Non
     assert (result["frames"], result["fps"], result["seconds"]) == (16, 16, 1)
     assert (result["output_path"], result["interrupted"]) == ("output.mp4", False)
     assert 0 < result["first_frame_seconds"] <= result["wall_seconds"]
+    assert result["steady_frames_per_second"] is None, "a burst of less than a second tells no rate"
     events = list(read_events("run.jsonl"))
     assert [event.kind for event in events] == ["run"] + ["display"] * 5 + ["finish"]
     assert events[0].data["settings"]["prompt"] == "a red ball"
@@ -135,6 +136,7 @@ def test_restyle_gives_as_many_frames(pipe: FakePipeline, capsys: Captured, coun
     assert run(["restyle", "clip.mp4", "a star", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["frames"], result["fps"]) == (count, 30)
+    assert (result["steady_frames_per_second"] is not None) == (count > 30)
     assert read_video("output.mp4").shape == (count, 24, 32, 3)
 
 

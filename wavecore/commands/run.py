@@ -154,6 +154,8 @@ class _Summary:
         first = self._first or ended
         steady = self.frames - first.data.get("frames", 0)
         streaming = self._last.time - first.time
+        # Groups come in bursts, a chunk at a time: less than a second of video says nothing about the rate.
+        rate = steady / streaming if steady >= self._fps and streaming > 0 else None
         result = {
             "output_path": str(settings.output),
             "output_type": settings.output_type,
@@ -167,9 +169,8 @@ class _Summary:
             "interrupted": interrupted,
             "wall_seconds": ended.time - self._began.time,
             "first_frame_seconds": first.time - self._began.time,
-            "steady_frames_per_second": steady / streaming if steady and streaming > 0 else None,
+            "steady_frames_per_second": rate,
         }
-        rate = result["steady_frames_per_second"]
         text = (
             f"{settings.output}: {self.frames} frames, {result['seconds']:.2f} s at {self._fps:g} fps; "
             f"made in {result['wall_seconds']:.1f} s, first frame after {result['first_frame_seconds']:.2f} s"
