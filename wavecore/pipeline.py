@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from wavecore.errors import UsageError
-from wavecore.models.bundle import StreamModel, load_sprites
+from wavecore.models.bundle import StreamModel
+from wavecore.models.sprites import load_sprites
 from wavecore.rounds import NoiseLevel, Rules, Sequential, StreamBatch, Wavefront, warped_levels
 from wavecore.session import Session
 from wavecore.trace import Trace

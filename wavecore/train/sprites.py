@@ -10,8 +10,8 @@ from torch import nn
 
 from wavecore.errors import InputError
 from wavecore.media import save_contact_sheet
-from wavecore.models.bundle import SPRITES_FILE, load_sprites, save_sprites
 from wavecore.models.dit import CausalWanDiT
+from wavecore.models.sprites import SPRITES_FILE, load_sprites, save_sprites
 from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.pipeline import Pipeline

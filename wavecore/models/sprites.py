@@ -1,0 +1,69 @@
+"""The sprites model as one file: transformer, VAE and text encoder together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from wavecore.errors import CheckpointError, UsageError
+from wavecore.models.bundle import StreamDefaults, StreamModel
+from wavecore.models.checkpoint_checks import check_names, check_tensors
+from wavecore.models.checkpoint_files import read_tensors
+from wavecore.models.dit import CausalWanDiT, DiTConfig
+from wavecore.models.sprites_text import SpritesTextEncoder
+from wavecore.models.sprites_vae import SpritesVAE
+
+SPRITES_FILE = "sprites.safetensors"
+SPRITES_DEFAULTS = StreamDefaults(
+    size=(128, 128), fps=16, shift=5.0, anchor_chunks=0, history=1, store_history=2
+)
+
+
+def save_sprites(
+    path: Path, dit: CausalWanDiT, vae: SpritesVAE, text_encoder: SpritesTextEncoder, dtype: torch.dtype
+) -> None:
+    """Write the three parts of a sprites model as one safetensors file."""
+    parts = nn.ModuleDict({"dit": dit, "vae": vae, "text": text_encoder})
+    tensors = {name: value.detach().to(dtype).contiguous() for name, value in parts.state_dict().items()}
+    save_file(tensors, path, metadata={"config": json.dumps(asdict(dit.config))})
+
+
+def load_sprites(path: Path | None = None) -> StreamModel:
+    """Load a sprites model; the one in the package when no path is given.
+
+    Raises
+    ------
+    CheckpointError
+        The file is missing, damaged or of another model; the message names the tensor.
+    """
+    if path is None:
+        path = Path(str(resources.files("wavecore") / "weights" / SPRITES_FILE))
+    file = read_tensors(path)
+    dit = CausalWanDiT(_config(file.config, file.label))
+    vae, text_encoder = SpritesVAE(), SpritesTextEncoder(dit.config.text_dim)
+    parts = nn.ModuleDict({"dit": dit, "vae": vae, "text": text_encoder})
+    expected = parts.state_dict().keys()
+    check_names(
+        len(expected),
+        "a sprites model",
+        sorted(expected - file.tensors.keys()),
+        sorted(file.tensors.keys() - expected),
+        file.label,
+    )
+    check_tensors(file.tensors, {name: name for name in expected}, parts, file.label)
+    parts.load_state_dict({name: tensor.float() for name, tensor in file.tensors.items()})
+    parts.eval().requires_grad_(False)
+    return StreamModel("sprites", dit, vae, text_encoder, SPRITES_DEFAULTS)
+
+
+def _config(stated: dict[str, object], label: str) -> DiTConfig:
+    try:
+        return DiTConfig(**{**stated, "patch": tuple(stated["patch"])})  # type: ignore[arg-type]
+    except (TypeError, KeyError, UsageError) as error:
+        raise CheckpointError(f"{label}: expected the sizes of a sprites model, got {error}") from None
