@@ -188,4 +188,5 @@ def _find_background(pixels: NDArray[np.float32]) -> tuple[str, float, NDArray[n
 @cache
 def _coarse_sceneries() -> NDArray[np.float32]:
     """Every pan of every background on a coarse grid, [len(BACKGROUNDS), PERIOD, h, w, 3]."""
-    return np.stack([np.ascontiguousarray(_scenery(name)[(slice(None), *COARSE)]) for name in BACKGROUNDS])
+    every_pan = (slice(None), *COARSE)
+    return np.stack([_scenery(name)[every_pan] for name in BACKGROUNDS])
