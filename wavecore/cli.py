@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -117,4 +118,6 @@ def _usage_message(error: click.UsageError) -> str:
 
 def main() -> None:
     """Run the command line of this process."""
+    # A stop from outside leaves playable files too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))

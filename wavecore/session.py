@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -167,24 +167,31 @@ class Session:
         """Run the next round; False when the stream is over."""
         if self._closed or self._frames_left == 0:
             return False
-        if self._source is not None and not self._source.prepare(self._rules.frames(self._rounds.entered)):
+        if self._source is not None and not self._prepare_source(self._source):
             self._rounds.finish()
         round = next(self._rounds, None)
         if round is None:
             return False
         self._admit(round)
-        began = self.trace.clock()
-        latents = self._handoff.latents(round)
-        text = {chunk: prompt.context for chunk, prompt in self._of_chunk.items()}
-        estimates = self._placement.run(round, latents, self._levels, text)
-        complete = self._handoff.advance(round, estimates)
         slots = {str(slot.stage): slot.chunk for slot in round.slots}
-        self._record("round", began, index=round.index, slots=slots)
+        with self.trace.span("round", index=round.index, slots=slots):
+            latents = self._handoff.latents(round)
+            text = {chunk: prompt.context for chunk, prompt in self._of_chunk.items()}
+            estimates = self._placement.run(round, latents, self._levels, text)
+            complete = self._handoff.advance(round, estimates)
         if complete is not None and round.completes is not None:
             self._decode(round.completes, complete)
         oldest = min(slot.chunk for slot in round.slots)
         self._of_chunk = {chunk: prompt for chunk, prompt in self._of_chunk.items() if chunk >= oldest}
         return True
+
+    def _prepare_source(self, source: _Source) -> bool:
+        """Have the frames of the next chunk encoded; False when there are none left."""
+        if source.ready:
+            return True
+        chunk = self._rounds.entered
+        with self.trace.span("encode", chunk=chunk):
+            return source.prepare(self._rules.frames(chunk))
 
     def _admit(self, round: Round) -> None:
         """Give the chunks that enter the latest prompt and, when restyling, their source."""
@@ -195,9 +202,7 @@ class Session:
                 prompt = self._of_chunk[slot.chunk] = self._prompt
             self.trace.record("admit", chunk=slot.chunk, version=prompt.version)
             if self._source is not None:
-                began = self.trace.clock()
                 self._handoff.enter(slot.chunk, self._source.take())
-                self._record("encode", began, chunk=slot.chunk)
 
     @torch.inference_mode()
     def _decode(self, chunk: int, latents: Tensor) -> None:
@@ -207,10 +212,8 @@ class Session:
             left = self._frames_left if self._source is None else self._source.frames_left(self._frames_out)
             if left == 0:
                 break
-            began = self.trace.clock()
-            pixels = self._decoder(latent[None, :, None])[0, :, :left]
-            frames = to_uint8(pixels)
-            self._record("decode", began, chunk=chunk, group=self._groups)
+            with self.trace.span("decode", chunk=chunk, group=self._groups):
+                frames = to_uint8(self._decoder(latent[None, :, None])[0, :, :left])
             group = FrameGroup(frames, self._groups, prompt.version, self._frames_out / self.fps, latent)
             self.trace.record("ready", group=group.index, version=group.version, frames=len(frames))
             self._ready.append(group)
@@ -223,9 +226,9 @@ class Session:
 
     @torch.inference_mode()
     def _encode(self, version: int, text: str) -> _Prompt:
-        began = self.trace.clock()
-        context = self.model.dit.encode_text(self.model.encode_text([text]))
-        self._record("text", began, version=version)
+        self.trace.record("prompt", version=version, prompt=text)
+        with self.trace.span("text", version=version):
+            context = self.model.dit.encode_text(self.model.encode_text([text]))
         return _Prompt(version, text, context)
 
     def _chunks(self, num_frames: int) -> int:
@@ -234,9 +237,6 @@ class Session:
         while self._rules.start(chunks) < latents:
             chunks += 1
         return chunks
-
-    def _record(self, kind: Any, began: float, **data: Any) -> None:
-        self.trace.record(kind, time=began, duration=self.trace.clock() - began, **data)
 
 
 class _Source:
@@ -257,9 +257,14 @@ class _Source:
         self._over = False
         self._latents: Tensor | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether a chunk is at hand."""
+        return self._latents is not None
+
     def prepare(self, latents: int) -> bool:
-        """Have a chunk of `latents` latents at hand; False when the source is over."""
-        if self._latents is None and not self._over:
+        """Read and encode a chunk of `latents` latents; False when the source is over."""
+        if not self._over:
             groups: list[Tensor] = []
             group: list[NDArray[np.uint8]] = []
             for _ in range(latents):
