@@ -52,6 +52,7 @@ class Session:
         self.rules = rules
         self.chunks = chunks
         self.index = 0
+        self.furthest = 0
         self.table = PageTable(pages, unroped)
 
     @property
@@ -135,11 +136,13 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(session=sessions, back=st.integers(0, 2))
     def branch(self, session, back):
-        """Drop a suffix that `retain` allows for, and go on from there."""
+        """Drop a suffix that `retain` allows for, and go on from there, more than once too."""
         if session.name not in self.open:
             return
         entered = session.rules.entered(session.index)
-        chunk = max(0, (entered if session.chunks is None else min(entered, session.chunks)) - back)
+        entered = entered if session.chunks is None else min(entered, session.chunks)
+        session.furthest = max(session.furthest, entered)
+        chunk = min(entered, max(0, session.furthest - back))
         kept = {p: h for p, h in self.holds.items() if h[0] != session.name or h[1].chunk < chunk}
         session.table.drop_from(chunk)
         assert self.holds == kept

@@ -52,6 +52,14 @@ def test_a_stage_without_the_one_before_is_an_error():
         handoff.latents(rounds[1])
 
 
+def test_rounds_without_a_store_pass_leave_nothing_behind():
+    handoff = Handoff(LEVELS, seed=3, size=(4, 2, 2))
+    for round in stream_batch(2, 4):
+        given = handoff.latents(round)
+        handoff.advance(round, given)
+    assert not handoff.waiting
+
+
 def test_dropped_chunks_start_anew():
     handoff = Handoff(LEVELS, seed=3, size=(4, 2, 2))
     rounds = list(wavefront(2, 2))

@@ -5,7 +5,15 @@ import torch
 from support.models import HEIGHT, WIDTH, levels_of, run_stream, tiny_dit
 
 from wavecore.cache import PagePool, PoolSize, pages_needed
-from wavecore.rounds import Sequential, Wavefront, chunk_major, round_major, sequential, wavefront
+from wavecore.rounds import (
+    Sequential,
+    Wavefront,
+    chunk_major,
+    round_major,
+    sequential,
+    stream_batch,
+    wavefront,
+)
 
 STEPS = [1, 2, 4, 5]
 DIT = tiny_dit()
@@ -81,18 +89,29 @@ def test_pool_of_the_size_that_is_said_serves_a_long_stream(rules):
     assert pool.free_list.peak == size.pages
 
 
-def test_sessions_on_one_pool_are_isolated():
-    """One session after another, and two at once, give what a session alone gives."""
-    size = pages_needed(Wavefront(steps=2))
+def test_bfloat16_runs_and_stays_near_float32():
+    exact = stacked(wavefront(2, 6), 2, "batched")
+    model = tiny_dit().to(torch.bfloat16)
+    latents, cache = run_stream(model, wavefront(2, 6), levels_of(2), "batched")
+    rough = torch.stack(latents)
+    assert rough.dtype == torch.float32
+    assert cache.pool.k_pages[0].dtype == torch.bfloat16
+    assert (rough - exact).abs().mean() < 0.05
+
+
+@pytest.mark.parametrize("stream", [wavefront, stream_batch, sequential])
+def test_sessions_on_one_pool_are_isolated(stream):
+    """One session after another, and one beside a stale one, give what a session alone gives."""
+    size = pages_needed(stream(2).rules)
     tokens = DIT.tokens_per_frame(HEIGHT, WIDTH)
     pool = PagePool(2, PoolSize(2 * size.pages, 2 * size.unroped_pages), tokens, 2, 16, poison=True)
-    alone = stacked(wavefront(2, 12), 2, seed=5)
-    first, cache = run_stream(DIT, wavefront(2, 12), levels_of(2), seed=4, pool=pool)
-    second, other = run_stream(DIT, wavefront(2, 12), levels_of(2), seed=5, pool=pool)
-    assert torch.equal(torch.stack(second), alone)
-    assert not torch.equal(torch.stack(first), alone)
+    alone, _ = run_stream(DIT, stream(2, 12), levels_of(2), seed=5)
+    first, cache = run_stream(DIT, stream(2, 12), levels_of(2), seed=4, pool=pool)
+    second, other = run_stream(DIT, stream(2, 12), levels_of(2), seed=5, pool=pool)
+    assert all(map(torch.equal, second, alone))
+    assert not any(map(torch.equal, first, alone))
     cache.close()
-    assert 0 < pool.free_list.used < size.pages
-    third, _ = run_stream(DIT, wavefront(2, 12), levels_of(2), seed=5, pool=pool)
-    assert torch.equal(torch.stack(third), alone)
+    assert 0 < pool.free_list.used <= size.pages
+    third, _ = run_stream(DIT, stream(2, 12), levels_of(2), seed=5, pool=pool)
+    assert all(map(torch.equal, third, alone))
     other.close()

@@ -62,6 +62,13 @@ def test_sequential_branch_restarts_the_chunk():
     assert [held(r) for r in rounds] == [[Key(c, s)] for c in (1, 2) for s in range(3)]
 
 
+def test_sequential_branch_finishes_the_chunk_before():
+    rounds = sequential(2, 3)
+    first = [next(rounds), next(rounds)]
+    rounds.branch(1)
+    assert [held(r) for r in (*first, *rounds)] == [[Key(c, s)] for c in range(3) for s in range(3)]
+
+
 @pytest.mark.parametrize("chunk", [-1, 6])
 def test_a_chunk_that_has_not_entered_is_no_place_to_branch(chunk):
     with pytest.raises(UsageError, match="chunk: expected one of the 5 that have entered before round 5"):

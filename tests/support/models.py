@@ -59,7 +59,7 @@ def run_stream(
     cache = local_cache(dit, pages_used(stream), HEIGHT, WIDTH, pool=pool, poison=True)
     placement = LocalPlacement(dit, cache, order)
     handoff = Handoff(levels, seed, (dit.config.in_channels, HEIGHT, WIDTH))
-    text = dit.encode_text(text_features())
+    text = dit.encode_text(text_features().to(dit.patch_embedding.weight.dtype))
     final: dict[int, Tensor] = {}
     for round in stream:
         estimates = placement.run(round, handoff.latents(round), levels, every_chunk(round, text))

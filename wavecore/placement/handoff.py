@@ -78,19 +78,23 @@ class Handoff:
     def advance(self, round: Round, estimates: Mapping[int, Tensor]) -> Tensor | None:
         """Take the results of a round to the next stages; returns the latent that is complete, if any."""
         complete = None
-        oldest = min((slot.chunk for slot in round.slots), default=0)
-        # Rounds without a store pass never take their last estimates.
-        self._waiting = {key: latent for key, latent in self._waiting.items() if key.chunk >= oldest}
         for slot in round.slots:
             if slot.stage not in estimates:
                 continue
             x0, following = estimates[slot.stage], Key(slot.chunk, slot.stage + 1)
             if slot.stage == round.steps - 1:
-                complete = self._waiting[following] = x0
+                complete = x0
+                if round.store_pass:
+                    self._waiting[following] = x0
             else:
                 epsilon = self.noise(*following, slot.frames)
                 self._waiting[following] = renoise(x0, epsilon, self.levels[following.stage].sigma)
         return complete
+
+    @property
+    def waiting(self) -> frozenset[Key]:
+        """What has its input ready: chunk and the stage it waits for."""
+        return frozenset(self._waiting)
 
     def drop_from(self, chunk: int) -> None:
         """Forget `chunk` and all later ones, for a stream that branches there."""

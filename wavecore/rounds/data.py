@@ -87,6 +87,8 @@ class Round:
         Keys and values that nobody reads after this round.
     completes : int, optional
         Chunk whose final latent exists after this round.
+    store_pass : bool
+        Whether chunks have a store pass after the last denoising stage.
     phase : str
         For people: "fill", "steady", "steady, full width", "drain", "denoise", "store".
     """
@@ -96,6 +98,7 @@ class Round:
     slots: tuple[Slot, ...]
     releases: tuple[Key, ...] = ()
     completes: int | None = None
+    store_pass: bool = True
     phase: str = ""
 
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -110,7 +113,7 @@ class Round:
 
     def __str__(self) -> str:
         by_stage = {slot.stage: slot for slot in self.slots}
-        cells = [str(by_stage[s].chunk) if s in by_stage else "" for s in range(self.steps + 1)]
+        cells = [str(by_stage[s].chunk) if s in by_stage else "" for s in range(self.steps + self.store_pass)]
         widths = [str(len(by_stage[s].reads)) if s in by_stage else "–" for s in range(self.steps)]
         while len(widths) > 1 and widths[-1] == "–":
             widths.pop()
@@ -130,6 +133,8 @@ def table(rounds: Iterable[Round], sigmas: Sequence[float] | None = None) -> str
     rows = list(rounds)
     steps = rows[0].steps
     heads = [f"s{s}" if sigmas is None else f"s{s} σ{sigmas[s]:.4g}" for s in range(steps)]
+    if rows[0].store_pass:
+        heads.append("store")
     context = "/".join(f"s{s}" for s in range(steps))
-    head = f"| t | {' | '.join([*heads, 'store'])} | phase | context chunks {context} |"
-    return "\n".join([head, "|---" * (steps + 4) + "|", *map(str, rows)])
+    head = f"| t | {' | '.join(heads)} | phase | context chunks {context} |"
+    return "\n".join([head, "|---" * (len(heads) + 3) + "|", *map(str, rows)])

@@ -31,7 +31,8 @@ class Rules:
         position until chunks are dropped); the rule of the published Wave Forcing runtime, which
         does not count the live store and so overlaps it; or its true position for ever.
     retain : int
-        Chunks kept beyond what any context reads, so that the stream can branch that far back.
+        Chunks kept beyond what any context reads, so that the stream can branch that far back
+        from the furthest chunk it has reached.
     branches : tuple of (chunk, round)
         Where the stream has branched: that chunk entered anew in that round, and every later
         chunk after it. See `branch`.
@@ -111,14 +112,17 @@ class Rules:
     def branch(self, chunk: int, index: int) -> Rules:
         """The same rules for a stream in which `chunk` enters anew in round `index`.
 
-        Older chunks go on where they are; what `chunk` and later ones wrote must be dropped from
-        the cache. Later rounds alone are determined by the result.
+        Older chunks go on where they are, and in a sequential stream are finished first. What
+        `chunk` and later ones wrote must be dropped from the cache. Only rounds from `index` on
+        are determined by the result.
         """
         if not 0 <= chunk <= self.entered(index):
             raise UsageError(
                 f"chunk: expected one of the {self.entered(index)} that have entered before round {index}, "
                 f"or the next, got {chunk}"
             )
+        if chunk:
+            index = max(index, self.entry(chunk - 1) + self.period)
         kept = tuple(branch for branch in self.branches if branch[0] < chunk)
         return replace(self, branches=(*kept, (chunk, index)))
 

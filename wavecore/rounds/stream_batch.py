@@ -53,6 +53,7 @@ class StreamBatch(Rules):
             tuple(slots),
             releases=tuple(key for slot in slots for key in self._release(slot.key, self.history)),
             completes=next((slot.chunk for slot in slots if slot.stage == self.steps - 1), None),
+            store_pass=False,
             phase="drain" if drain else "fill" if len(slots) < self.steps else "steady",
         )
 
