@@ -211,3 +211,24 @@ def test_unknown_models_are_named():
         load("no-such-model")
     with pytest.raises(UsageError, match="did you mean sprites"):
         load("sprite")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 13, 14, 30])
+def test_an_encoder_that_looks_ahead_loses_no_latent(count):
+    from wavecore.models.taehv import TAEHV
+    from wavecore.source import ChunkSource, to_pixels
+
+    torch.manual_seed(0)
+    vae = TAEHV().eval().requires_grad_(False)
+    video = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    source = ChunkSource(iter(video), vae, (32, 32))
+    chunks = []
+    while source.prepare(3):
+        chunks.append(source.take())
+    latents = torch.cat(chunks, 1)
+    real = 1 + -(-(count - 1) // 4)
+    assert latents.shape[1] == 3 * -(-real // 3)
+    padded = np.concatenate([video, np.repeat(video[-1:], 4 * (real - 1) + 1 - count, 0)])
+    with torch.inference_mode():
+        whole = vae.encode(to_pixels(padded))[0]
+    torch.testing.assert_close(latents[:, :real], whole, atol=1e-5, rtol=0)

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from wavecore.cache import pages_needed
-from wavecore.errors import InputError, UsageError
+from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import TextContext
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.prompt import check_prompt
 from wavecore.rounds import NoiseLevel, Round, Rounds, Rules
+from wavecore.source import ChunkSource, to_uint8
 from wavecore.trace import Trace
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Session:
         self._placement = LocalPlacement(model.dit, self._cache)
         self._handoff = Handoff(levels, seed, latent_size)
         self._decoder = model.vae.stream_decoder()
-        self._source = None if source is None else _Source(source, model, size)
+        self._source = None if source is None else ChunkSource(source, model.vae, size)
         self._ready: deque[FrameGroup] = deque()
         self._groups = 0
         self._frames_out = 0
@@ -185,7 +186,7 @@ class Session:
         self._of_chunk = {chunk: prompt for chunk, prompt in self._of_chunk.items() if chunk >= oldest}
         return True
 
-    def _prepare_source(self, source: _Source) -> bool:
+    def _prepare_source(self, source: ChunkSource) -> bool:
         """Have the frames of the next chunk encoded; False when there are none left."""
         if source.ready:
             return True
@@ -237,85 +238,3 @@ class Session:
         while self._rules.start(chunks) < latents:
             chunks += 1
         return chunks
-
-
-class _Source:
-    """Frames to restyle, encoded a chunk at a time: one frame for the first latent, then `stride` each.
-
-    The last latent is filled up by repeating the last frame; `frames_left` counts only real ones.
-    """
-
-    def __init__(
-        self, frames: Iterator[NDArray[np.uint8]], model: StreamModel, size: tuple[int, int]
-    ) -> None:
-        self._frames = frames
-        self._encoder = model.vae.stream_encoder()
-        self._stride = model.vae.temporal_factor
-        self._size = size
-        self._started = False
-        self._taken = 0
-        self._over = False
-        self._latents: Tensor | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether a chunk is at hand."""
-        return self._latents is not None
-
-    def prepare(self, latents: int) -> bool:
-        """Read and encode a chunk of `latents` latents; False when the source is over."""
-        if not self._over:
-            groups: list[Tensor] = []
-            group: list[NDArray[np.uint8]] = []
-            for _ in range(latents):
-                group = self._next_group() or group[-1:]  # the last chunk is filled up
-                if not group:
-                    break
-                groups.append(self._encode(np.stack(group)))
-            self._latents = torch.cat(groups, 2)[0] if groups else None
-        return self._latents is not None
-
-    def take(self) -> Tensor:
-        """The prepared chunk [c, f, h, w]."""
-        assert self._latents is not None
-        latents, self._latents = self._latents, None
-        return latents
-
-    def frames_left(self, emitted: int) -> int:
-        """Frames read and not yet given out."""
-        return self._taken - emitted
-
-    def _next_group(self) -> list[NDArray[np.uint8]]:
-        group = []
-        for _ in range(self._stride if self._started else 1):
-            frame = next(self._frames, None)
-            if frame is None:
-                self._over = True
-                break
-            width, height = self._size
-            if frame.shape != (height, width, 3) or frame.dtype != np.uint8:
-                raise InputError(
-                    f"source: expected frames uint8 [{height}, {width}, 3], "
-                    f"got {frame.dtype} {list(frame.shape)}"
-                )
-            group.append(frame)
-        self._taken += len(group)
-        return group
-
-    @torch.inference_mode()
-    def _encode(self, frames: NDArray[np.uint8]) -> Tensor:
-        wanted = self._stride if self._started else 1
-        self._started = True
-        filled = np.concatenate([frames, np.repeat(frames[-1:], wanted - len(frames), 0)])
-        return self._encoder(to_pixels(filled))
-
-
-def to_pixels(frames: NDArray[np.uint8]) -> Tensor:
-    """Frames uint8 [f, h, w, 3] to float [1, 3, f, h, w] in [-1, 1]."""
-    return (torch.from_numpy(frames).permute(3, 0, 1, 2).float() / 127.5 - 1)[None]
-
-
-def to_uint8(pixels: Tensor) -> NDArray[np.uint8]:
-    """Pixels [3, f, h, w] in [-1, 1] to frames uint8 [f, h, w, 3]."""
-    scaled = pixels.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8)
-    return scaled.permute(1, 2, 3, 0).contiguous().numpy()

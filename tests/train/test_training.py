@@ -21,7 +21,7 @@ def vae():
 
 
 def test_a_clip_from_the_start_is_encoded_as_the_vae_encodes_a_stream(vae):
-    from wavecore.session import to_pixels
+    from wavecore.source import to_pixels
     from wavecore.sprites.world import Place, Scene, render, track
 
     frames = render(track([Scene("ball", "red", "sand", "left")] * 9, Place()))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wavecore.models.sprites_vae import BLOCK, STRIDE, SpritesVAE
+from wavecore.source import to_pixels
 from wavecore.sprites.world import (
     CANVAS,
     RADIUS,
@@ -77,11 +78,6 @@ def frames_of(scenes: list[Scene], from_start: bool) -> list[Scene]:
     """Scene of each frame: 12 frames a chunk, the first latent of a stream has one frame only."""
     frames = [scene for scene in scenes for _ in range(CHUNK_LATENTS * STRIDE)]
     return frames[STRIDE - 1 :] if from_start else frames
-
-
-def to_pixels(frames: NDArray[np.uint8]) -> Tensor:
-    """Frames uint8 [f, h, w, 3] to float [1, 3, f, h, w] in [-1, 1]."""
-    return (torch.from_numpy(frames).permute(3, 0, 1, 2).float() / 127.5 - 1)[None]
 
 
 def encode_frames(vae: SpritesVAE, frames: NDArray[np.uint8], from_start: bool) -> Tensor:

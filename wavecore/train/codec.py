@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from wavecore.models.sprites_vae import STRIDE, SpritesVAE
+from wavecore.source import to_pixels
 from wavecore.sprites.world import random_place, random_scene, render, track
-from wavecore.train.clips import to_pixels
 from wavecore.train.log import OnLog, ignore
 
 LEARNING_RATE = 8e-4

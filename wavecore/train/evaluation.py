@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from wavecore.models.sprites_vae import SpritesVAE
-from wavecore.session import to_pixels
+from wavecore.source import to_pixels
 from wavecore.sprites.caption import plain_caption
 from wavecore.sprites.readback import ClipFacts, read_clip, read_frame
 from wavecore.sprites.world import (
