@@ -18,6 +18,11 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent.resolve()
 
 
+def skip(reason: str) -> None:
+    """Say why there will be no native module."""
+    print(f"wavecore: native kernels not built ({reason}); installing as pure Python", file=sys.stderr)
+
+
 class CMakeBuild(build_ext):
     """Configure and build csrc/ and put the module where setuptools expects it."""
 
@@ -25,8 +30,10 @@ class CMakeBuild(build_ext):
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         try:
             self._build(target)
-        except (OSError, ImportError, subprocess.CalledProcessError) as error:
-            print(f"wavecore: native kernels not built ({error}); installing as pure Python", file=sys.stderr)
+        except subprocess.CalledProcessError as error:
+            skip(f"{' '.join(error.cmd[:2])} failed with exit code {error.returncode}")
+        except (OSError, ImportError) as error:
+            skip(str(error))
 
     def _build(self, target: Path) -> None:
         import pybind11
