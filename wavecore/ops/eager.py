@@ -20,7 +20,12 @@ def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> 
         return x.new_empty(x.shape)
     frames = (shift.shape[1], -1)
     normed = F.layer_norm(x, x.shape[-1:], eps=eps).unflatten(1, frames)
-    return torch.addcmul(shift.unsqueeze(2), normed, 1 + scale.unsqueeze(2)).flatten(1, 2).to(x.dtype).contiguous()
+    return (
+        torch.addcmul(shift.unsqueeze(2), normed, 1 + scale.unsqueeze(2))
+        .flatten(1, 2)
+        .to(x.dtype)
+        .contiguous()
+    )
 
 
 def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
