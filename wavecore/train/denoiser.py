@@ -19,6 +19,7 @@ from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.sprites.caption import caption
 from wavecore.train.clips import CHUNK_LATENTS, Clip, ClipPool
 from wavecore.train.log import OnLog, ignore
+from wavecore.train.muon import Muon
 from wavecore.train.noise import FEW_STEP_SIGMAS, chunk_sigmas
 
 SPRITES_DIT = DiTConfig(
@@ -43,7 +44,7 @@ class DenoiserSettings:
         windows show many scenes a step, which is what learning words and looks needs; long ones
         teach to continue.
     learning_rate : float
-        Peak of AdamW.
+        Peak, of Muon for the matrices of the blocks and of AdamW for the rest.
     subject_weight : float
         Loss weight of latent pixels that the subject touches.
     renew : int
@@ -137,14 +138,13 @@ class DenoiserTraining:
         self.text_encoder = SpritesTextEncoder(SPRITES_DIT.text_dim)
         nn.init.zeros_(self.dit.head.head.weight)
         self.model = nn.ModuleDict({"dit": self.dit, "text_encoder": self.text_encoder})
-        decayed = [p for p in self.model.parameters() if p.dim() > 1]
-        others = [p for p in self.model.parameters() if p.dim() <= 1]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
-            lr=settings.learning_rate,
-            betas=(0.9, 0.98),
-            fused=True,
-        )
+        matrices = [p for p in self.dit.blocks.parameters() if p.dim() == 2]
+        chosen = {id(p) for p in matrices}
+        others = [p for p in self.model.parameters() if id(p) not in chosen]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            Muon(matrices, settings.learning_rate),
+            torch.optim.AdamW(others, settings.learning_rate, (0.9, 0.98), weight_decay=0.0, fused=True),
+        ]
         self.ema = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.step, self.seconds = 0, 0.0
         if (folder / "state.pt").exists():
@@ -153,7 +153,8 @@ class DenoiserTraining:
     def _resume(self) -> None:
         state = torch.load(self.folder / "state.pt", weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.ema = state["ema"]
         self.step, self.seconds = state["step"], state["seconds"]
 
@@ -161,7 +162,7 @@ class DenoiserTraining:
         """Write the checkpoint; a reader never sees half a file."""
         state = {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "ema": self.ema,
             "step": self.step,
             "seconds": self.seconds,
@@ -196,13 +197,14 @@ class DenoiserTraining:
             for _ in range(settings.renew):
                 pool.grow()
             batch = make_batch(pool.sample(settings.chunks // length, length), settings, generator)
-            for group in self.optimizer.param_groups:
+            for group in [group for optimizer in self.optimizers for group in optimizer.param_groups]:
                 group["lr"] = self.learning_rate()
             loss, by_level = batch_loss(self.dit, self.text_encoder, batch)
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             decay = min(settings.ema, (1 + self.step) / (10 + self.step))
             with torch.no_grad():
                 for name, value in self.model.state_dict().items():
