@@ -39,10 +39,17 @@ def test_round_major_lock_step_and_chunk_major_give_the_same_bits(steps, rules):
 
 
 @pytest.mark.parametrize("steps", STEPS)
-def test_batched_differs_by_rounding_only(steps):
-    slots = stacked(wavefront(steps, 8), steps)
-    batched = stacked(wavefront(steps, 8), steps, "batched")
+@pytest.mark.parametrize("prompts", [1, 8])
+def test_batched_differs_by_rounding_only(steps, prompts):
+    slots = stacked(wavefront(steps, 8), steps, prompts=prompts)
+    batched = stacked(wavefront(steps, 8), steps, "batched", prompts=prompts)
     assert (batched - slots).abs().max() <= 1e-5
+
+
+def test_every_chunk_follows_its_own_prompt():
+    one, many = (stacked(wavefront(4, 8), 4, "batched", prompts=prompts) for prompts in (1, 8))
+    assert (one[0] - many[0]).abs().max() <= 1e-5
+    assert all((a - b).abs().mean() > 0.01 for a, b in zip(one[1:], many[1:], strict=True))
 
 
 @pytest.mark.parametrize("steps", STEPS)

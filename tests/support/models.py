@@ -53,16 +53,22 @@ def run_stream(
     order: str = "slots",
     seed: int = 0,
     pool: PagePool | None = None,
+    prompts: int = 1,
 ) -> tuple[list[Tensor], ContextCache]:
-    """Final latent [c, f, h, w] of each chunk, and the cache as it was left; stale reads give NaN."""
+    """Final latent [c, f, h, w] of each chunk, and the cache as it was left; stale reads give NaN.
+
+    Chunk c follows prompt c modulo `prompts`.
+    """
     stream = list(rounds)
     cache = local_cache(dit, pages_used(stream), HEIGHT, WIDTH, pool=pool, poison=True)
     placement = LocalPlacement(dit, cache, order)
     handoff = Handoff(levels, seed, (dit.config.in_channels, HEIGHT, WIDTH))
-    text = dit.encode_text(text_features().to(dit.patch_embedding.weight.dtype))
+    dtype = dit.patch_embedding.weight.dtype
+    texts = [dit.encode_text(text_features(prompt).to(dtype)) for prompt in range(prompts)]
     final: dict[int, Tensor] = {}
     for round in stream:
-        estimates = placement.run(round, handoff.latents(round), levels, every_chunk(round, text))
+        text = {slot.chunk: texts[slot.chunk % prompts] for slot in round.slots}
+        estimates = placement.run(round, handoff.latents(round), levels, text)
         complete = handoff.advance(round, estimates)
         assert (complete is None) == (round.completes is None)
         if complete is not None:

@@ -45,8 +45,9 @@ class ContextCache:
         WavecoreError
             When the round reads what is not there.
         """
-        for rotation in self.table.begin(round):
-            self._rotate(rotation)
+        rotations = self.table.begin(round)
+        if rotations:
+            self._rotate(rotations)
 
     def view(self, slots: Sequence[Slot]) -> PageView:
         """Pages of one forward pass over slots of equal length, in the order given."""
@@ -82,13 +83,16 @@ class ContextCache:
     def _ids(self, rows: Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(rows, dtype=torch.int32, device=self.pool.device)
 
-    def _rotate(self, rotation: Rotation) -> None:
+    def _rotate(self, rotations: Sequence[Rotation]) -> None:
         pool = self.pool
-        start = rotation.position
-        rope = self._rope(torch.arange(start, start + len(rotation.pages), device=pool.device))
-        source, target = self._ids([rotation.unroped, rotation.pages])
+        positions = [r.position + frame for r in rotations for frame in range(len(r.pages))]
+        rope = self._rope(torch.tensor(positions, device=pool.device))
+        source, target = self._ids(
+            [[page for r in rotations for page in r.unroped], [page for r in rotations for page in r.pages]]
+        )
         for unroped, keys in zip(pool.unroped_pages, pool.k_pages, strict=True):
             ops.rope_shift(unroped, source, keys, target, rope)
-        if rotation.values_from is not None:
-            for values in pool.v_pages:
-                values[rotation.pages] = values[rotation.values_from]
+        for rotation in rotations:
+            if rotation.values_from is not None:
+                for values in pool.v_pages:
+                    values[rotation.pages] = values[rotation.values_from]
