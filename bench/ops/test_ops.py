@@ -1,0 +1,253 @@
+"""Operations beside PyTorch, in the same run: `pytest bench/ops -o addopts=--import-mode=importlib -s`.
+
+Each case is checked against the float64 reference before it is timed. Ours and PyTorch's code alternate in
+runs of a millisecond; the table and bench/results/ops.json give lower ("quiet") and upper ("busy") quartiles.
+"eager" is the PyTorch code of `wavecore.ops.eager` (for attention: gather the pages, then SDPA), and "sdpa"
+is SDPA alone on keys and values that lie ready in its own layout.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pytest_benchmark.fixture import BenchmarkFixture
+from torch import Tensor
+
+from wavecore import ops
+from wavecore.ops import eager, reference
+
+sys.path.insert(0, str(Path(__file__).parent))
+from measure import Ceilings, measure_pair, write_result
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Slots, tokens and latent frames of a slot, heads and their size, pages of the context, dtype."""
+
+    slots: int
+    frames: int
+    page_tokens: int
+    heads: int
+    head_dim: int
+    context: int
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def tokens(self) -> int:
+        return self.frames * self.page_tokens
+
+    @property
+    def dim(self) -> int:
+        return self.heads * self.head_dim
+
+    def rows(self, *middle: int) -> Tensor:
+        return torch.randn(self.slots, *(middle or (self.tokens,)), self.dim, dtype=self.dtype)
+
+    def pages(self, count: int) -> Tensor:
+        return torch.randn(count, self.page_tokens, self.heads, self.head_dim, dtype=self.dtype)
+
+
+SHAPES = {
+    "sprites": Shape(5, 3, 16, 4, 48, 12),
+    "sprites, long context": Shape(5, 3, 16, 4, 48, 24),
+    "wan-1.3b, one frame": Shape(1, 1, 1560, 12, 128, 1),
+    "wan-1.3b, one frame, bfloat16": Shape(1, 1, 1560, 12, 128, 1, torch.bfloat16),
+    "wan-1.3b, three heads, four frames of context": Shape(1, 1, 1560, 3, 128, 4),
+}
+NORM_SHAPES = [name for name in SHAPES if "context" not in name]
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[list[dict[str, Any]]]:
+    """Rows of the result file, written when all cases have run."""
+    collected: list[dict[str, Any]] = []
+    yield collected
+    if collected:
+        write_result("ops", {"rows": collected})
+
+
+@pytest.fixture(params=sorted({1, torch.get_num_threads()}), ids=lambda count: f"{count} threads")
+def ceilings(request: pytest.FixtureRequest) -> Iterator[Ceilings]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield Ceilings()
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def record(
+    benchmark: BenchmarkFixture, ceilings: Ceilings, rows: list[dict[str, Any]]
+) -> Callable[..., None]:
+    """Check ours, time the pair, and add a row with the rate reached."""
+
+    def run(
+        op: str,
+        shape: str,
+        ours: Callable[[], Tensor],
+        others: dict[str, Callable[[], object]],
+        exact: Tensor,
+        *,
+        moved: int = 0,
+        operations: float = 0,
+    ) -> None:
+        error = (ours().double() - exact.double()).abs().max().item()
+        assert error <= (1e-5 if exact.dtype == torch.float32 else 0.05)
+        for name, other in others.items():
+            pair = measure_pair(ours, other)
+            row: dict[str, Any] = {
+                "op": op,
+                "shape": shape,
+                "beside": name,
+                "threads": torch.get_num_threads(),
+                "microseconds": [round(value, 1) for value in pair.ours],
+                "beside_microseconds": [round(value, 1) for value in pair.other],
+                "ratio_quiet": round(pair.ratio, 2),
+                "ratio_busy": round(pair.busy_ratio, 2),
+            }
+            if moved:
+                row["gigabytes_per_second"] = round(moved / pair.ours[0] / 1e3, 1)
+                row["of_copy"] = round(moved / pair.ours[0] / 1e3 / ceilings.copy_gigabytes, 2)
+            if operations:
+                row["gflops"] = round(operations / pair.ours[0] / 1e3, 1)
+                row["of_float32_matrix_product"] = round(
+                    operations / pair.ours[0] / 1e3 / ceilings.float32_gflops, 2
+                )
+            rows.append(row)
+            print(
+                f"\n{op:20} {shape:46} {row['threads']} threads  {pair.ours[0]:9.1f} us  "
+                f"{name} {pair.other[0]:9.1f} us  {pair.ratio:5.2f}x quiet {pair.busy_ratio:5.2f}x busy",
+                end="",
+            )
+        benchmark.extra_info.update(rows[-1])
+        benchmark.pedantic(ours, rounds=3, warmup_rounds=1)
+
+    return run
+
+
+@pytest.mark.parametrize("name", NORM_SHAPES)
+def test_layer_norm_modulate(name: str, record: Callable[..., None]) -> None:
+    shape = SHAPES[name]
+    x = shape.rows()
+    modulation = shape.rows(shape.frames, 6)
+    arguments = (x, modulation[:, :, 0], modulation[:, :, 1], EPS)
+    record(
+        "layer_norm_modulate",
+        name,
+        lambda: ops.layer_norm_modulate(*arguments),
+        {"eager": lambda: eager.layer_norm_modulate(*arguments)},
+        reference.layer_norm_modulate(*arguments),
+        moved=2 * x.nbytes,
+    )
+
+
+@pytest.mark.parametrize("name", NORM_SHAPES)
+def test_gate_residual(name: str, record: Callable[..., None]) -> None:
+    shape = SHAPES[name]
+    x, y = shape.rows(), shape.rows()
+    gate = shape.rows(shape.frames, 6)[:, :, 2]
+    record(
+        "gate_residual",
+        name,
+        lambda: ops.gate_residual(x, y, gate),
+        {"eager": lambda: eager.gate_residual(x, y, gate)},
+        reference.gate_residual(x, y, gate),
+        moved=3 * x.nbytes,
+    )
+
+
+@pytest.mark.parametrize("name", NORM_SHAPES)
+def test_rms_norm(name: str, record: Callable[..., None]) -> None:
+    shape = SHAPES[name]
+    x, weight = shape.rows(), torch.randn(shape.dim, dtype=shape.dtype)
+    record(
+        "rms_norm",
+        name,
+        lambda: ops.rms_norm(x, weight, EPS),
+        {"eager": lambda: eager.rms_norm(x, weight, EPS)},
+        reference.rms_norm(x, weight, EPS),
+        moved=2 * x.nbytes,
+    )
+
+
+@pytest.mark.parametrize("name", NORM_SHAPES)
+def test_qkv_page_write(name: str, record: Callable[..., None]) -> None:
+    shape = SHAPES[name]
+    q, k, v = (shape.rows() for _ in range(3))
+    weight = torch.randn(shape.dim, dtype=shape.dtype)
+    angles = torch.randn(shape.slots, shape.tokens, shape.head_dim // 2)
+    rope = torch.stack((angles.cos(), angles.sin()), -1)
+    pages = shape.slots * shape.frames
+    ids = torch.randperm(pages).reshape(shape.slots, shape.frames).int()
+    arguments = (q, k, v, weight, weight, rope, shape.pages(pages), shape.pages(pages), ids, EPS)
+    record(
+        "qkv_page_write",
+        name,
+        lambda: ops.qkv_page_write(*arguments),
+        {"eager": lambda: eager.qkv_page_write(*arguments)},
+        reference.qkv_page_write(*arguments),
+        moved=6 * q.nbytes + rope.nbytes,
+    )
+
+
+@pytest.mark.parametrize("name", NORM_SHAPES)
+def test_rope_shift(name: str, record: Callable[..., None]) -> None:
+    shape = SHAPES[name]
+    count = shape.slots * shape.frames
+    source, target = shape.pages(count), shape.pages(count)
+    angles = torch.randn(count, shape.page_tokens, shape.head_dim // 2)
+    rope = torch.stack((angles.cos(), angles.sin()), -1)
+    ids = torch.randperm(count).int()
+    exact = target.clone()
+    reference.rope_shift(source, ids, exact, ids, rope)
+
+    def ours() -> Tensor:
+        ops.rope_shift(source, ids, target, ids, rope)
+        return target
+
+    record(
+        "rope_shift",
+        name,
+        ours,
+        {"eager": lambda: eager.rope_shift(source, ids, target, ids, rope)},
+        exact,
+        moved=2 * source.nbytes + rope.nbytes,
+    )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_paged_attention(name: str, record: Callable[..., None]) -> None:
+    shape = SHAPES[name]
+    pages = shape.context * shape.slots
+    q = shape.rows().unflatten(-1, (shape.heads, shape.head_dim))
+    k_pages, v_pages = shape.pages(pages), shape.pages(pages)
+    table = torch.randperm(pages).reshape(shape.slots, shape.context).int()
+    lengths = torch.full_like(table, shape.page_tokens)
+    arguments = (q, k_pages, v_pages, table, lengths)
+    scale = shape.head_dim**-0.5
+    ready = q.transpose(1, 2).contiguous()
+    keys, values = (
+        part[table.long()].flatten(1, 2).transpose(1, 2).contiguous() for part in (k_pages, v_pages)
+    )
+    keys_read = shape.context * shape.page_tokens
+    record(
+        "paged_attention",
+        name,
+        lambda: ops.paged_attention(*arguments),
+        {
+            "eager": lambda: eager.paged_attention(*arguments, scale),
+            "sdpa": lambda: F.scaled_dot_product_attention(ready, keys, values),
+        },
+        reference.paged_attention(*arguments, scale),
+        operations=4 * shape.slots * shape.tokens * keys_read * shape.dim,
+    )
