@@ -19,49 +19,11 @@ from torch import Tensor, nn
 from wavecore import ops
 from wavecore.cache.view import PageView
 from wavecore.errors import UsageError
-from wavecore.models.rope import apply_rope, rope_table
+from wavecore.models.dit_config import WAN_1_3B, WAN_14B, DiTConfig
+from wavecore.models.dit_layers import Block, Head
+from wavecore.models.rope import rope_table
 
-
-@dataclass(frozen=True)
-class DiTConfig:
-    """Sizes of a causal Wan DiT; the defaults are Wan 2.1 1.3B.
-
-    Attributes
-    ----------
-    prediction : "velocity" or "x0"
-        What the head was trained to give. `CausalWanDiT.forward` returns velocity either way.
-    """
-
-    dim: int = 1536
-    heads: int = 12
-    layers: int = 30
-    ffn_dim: int = 8960
-    in_channels: int = 16
-    out_channels: int = 16
-    patch: tuple[int, int, int] = (1, 2, 2)
-    text_dim: int = 4096
-    frequency_dim: int = 256
-    eps: float = 1e-6
-    prediction: Literal["velocity", "x0"] = "velocity"
-
-    def __post_init__(self) -> None:
-        if self.dim % self.heads or (self.dim // self.heads) % 2:
-            raise UsageError(
-                f"dim: expected an even multiple of heads, got dim {self.dim} with {self.heads} heads"
-            )
-        if self.patch[0] != 1:
-            raise UsageError(f"patch: expected a temporal size of 1, got {self.patch}")
-        if self.prediction not in ("velocity", "x0"):
-            raise UsageError(f'prediction: expected "velocity" or "x0", got {self.prediction!r}')
-
-    @property
-    def head_dim(self) -> int:
-        """Size of one attention head."""
-        return self.dim // self.heads
-
-
-WAN_1_3B = DiTConfig()
-WAN_14B = DiTConfig(dim=5120, heads=40, layers=40, ffn_dim=13824)
+__all__ = ["WAN_1_3B", "WAN_14B", "CausalWanDiT", "DiTConfig", "SlotState", "TextContext"]
 
 
 @dataclass(frozen=True)
@@ -97,116 +59,6 @@ class SlotState:
     text: TextContext
     latents: Tensor  # [s, c, f, h, w]
     timesteps: Tensor  # [s, f]
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm over all heads at once."""
-
-    def __init__(self, dim: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
-class Attention(nn.Module):
-    """Projections of one attention; `q`, `k`, `v`, `o`, `norm_q`, `norm_k` as in Wan."""
-
-    def __init__(self, config: DiTConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.q = nn.Linear(config.dim, config.dim)
-        self.k = nn.Linear(config.dim, config.dim)
-        self.v = nn.Linear(config.dim, config.dim)
-        self.o = nn.Linear(config.dim, config.dim)
-        self.norm_q = RMSNorm(config.dim, config.eps)
-        self.norm_k = RMSNorm(config.dim, config.eps)
-
-    def split(self, x: Tensor) -> Tensor:
-        """[..., D] to [..., h, d]."""
-        return x.unflatten(-1, (self.heads, -1))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Dense attention, q [b, tq, h, d], k and v [b, tk, h, d]; output projection included."""
-        out = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
-        )
-        return self.o(out.transpose(1, 2).flatten(-2))
-
-
-class Block(nn.Module):
-    """One transformer layer: self-attention, cross-attention, feed-forward."""
-
-    def __init__(self, config: DiTConfig) -> None:
-        super().__init__()
-        self.eps = config.eps
-        self.modulation = _modulation_table(6, config.dim)
-        self.self_attn = Attention(config)
-        self.norm3 = nn.LayerNorm(config.dim, config.eps)
-        self.cross_attn = Attention(config)
-        self.ffn = nn.Sequential(
-            nn.Linear(config.dim, config.ffn_dim),
-            nn.GELU(approximate="tanh"),
-            nn.Linear(config.ffn_dim, config.dim),
-        )
-
-    def text_keys(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-attention keys and values [b, l, h, d] of embedded text [b, l, D]."""
-        attn = self.cross_attn
-        return attn.split(attn.norm_k(attn.k(text))), attn.split(attn.v(text))
-
-    def cross(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Residual cross-attention; a text group g of [b * g, l, h, d] serves its own tokens."""
-        attn = self.cross_attn
-        q = attn.split(attn.norm_q(attn.q(self.norm3(x))))
-        grouped = q.reshape(keys.shape[0], -1, *q.shape[-2:])
-        return x + attn.attend(grouped, keys, values).reshape(x.shape)
-
-    def forward(
-        self, x: Tensor, modulation: Tensor, rope: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
-        """Dense form: the tokens of a whole clip attend to each other under `mask`."""
-        frames = modulation.shape[1]
-        shift1, scale1, gate1, shift2, scale2, gate2 = (modulation + self.modulation).unbind(2)
-        attn = self.self_attn
-        n = _modulate(x, shift1, scale1, self.eps, frames)
-        q = apply_rope(attn.split(attn.norm_q(attn.q(n))), rope)
-        k = apply_rope(attn.split(attn.norm_k(attn.k(n))), rope)
-        x = _gate(x, attn.attend(q, k, attn.split(attn.v(n)), mask), gate1, frames)
-        x = self.cross(x, keys, values)
-        return _gate(x, self.ffn(_modulate(x, shift2, scale2, self.eps, frames)), gate2, frames)
-
-
-def _modulation_table(rows: int, dim: int) -> nn.Parameter:
-    table = torch.empty(1, rows, dim)
-    if not table.is_meta:  # there a normal draw imports torch's compiler, which takes seconds
-        nn.init.normal_(table, std=dim**-0.5)
-    return nn.Parameter(table)
-
-
-def _modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float, frames: int) -> Tensor:
-    normed = F.layer_norm(x, (x.shape[-1],), eps=eps).unflatten(1, (frames, -1))
-    return (normed * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
-
-
-def _gate(x: Tensor, y: Tensor, gate: Tensor, frames: int) -> Tensor:
-    return x + (y.unflatten(1, (frames, -1)) * gate[:, :, None]).flatten(1, 2)
-
-
-class Head(nn.Module):
-    """Final norm, modulation by the un-projected time embedding, and projection to pixels."""
-
-    def __init__(self, config: DiTConfig) -> None:
-        super().__init__()
-        self.eps = config.eps
-        self.head = nn.Linear(config.dim, config.out_channels * config.patch[1] * config.patch[2])
-        self.modulation = _modulation_table(2, config.dim)
-
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        shift, scale = (self.modulation + time[:, :, None]).unbind(2)
-        return self.head(_modulate(x, shift, scale, self.eps, time.shape[1]))
 
 
 class CausalWanDiT(nn.Module):
