@@ -1,0 +1,389 @@
+"""The speculative sampling controller: events in, actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from wavecore.control.clock import MILLISECOND, nanoseconds
+from wavecore.control.speculative.accounting import Totals, UpdateRecord
+from wavecore.control.speculative.estimators import Estimator
+from wavecore.control.speculative.events import (
+    COMPLETE,
+    PIXELS,
+    Cancel,
+    Cancelled,
+    Close,
+    Decision,
+    Ended,
+    Event,
+    Failed,
+    FellBack,
+    Finish,
+    Ignored,
+    Launch,
+    Output,
+    Publish,
+    Ready,
+    Rejection,
+    Restore,
+    Settled,
+    Shelve,
+    Tick,
+    Update,
+    Wake,
+)
+from wavecore.control.speculative.guards import Guards
+from wavecore.control.speculative.ledger import Ledger
+from wavecore.control.speculative.playback import Playback
+from wavecore.control.speculative.settings import Settings
+from wavecore.control.speculative.state import Horizon, Job, Prediction, State
+
+
+class Controller:
+    """Decides which call starts when, where in the stream and under which condition.
+
+    A pure, synchronous state machine: it holds no tensor, starts no thread and reads no clock. Whoever
+    drives it passes events in order, performs the outputs in order, and sends a `Tick` at `next_tick` and a
+    `Wake` at `next_wake`, which may change with every event. A tick or a wake that comes too early or twice
+    changes nothing, so timers need not be taken back.
+
+    The first `Update` starts the stream: a bootstrap call at position 0, then playback, as soon as every
+    further group of that call is expected to meet its deadline.
+
+    Parameters
+    ----------
+    settings : Settings
+    estimator : Estimator
+    """
+
+    def __init__(self, settings: Settings, estimator: Estimator) -> None:
+        adapter = settings.adapter
+        self.settings = settings
+        self.state = State(settings.plan(), adapter.needs, adapter.carries_decoder)
+        self.guards = Guards(settings, self.state, estimator)
+        self.closed = False
+        self.next_tick: int | None = None
+        self.next_wake: int | None = None
+        self._estimator = estimator
+        self._ledger = Ledger()
+        self.playback = Playback(settings, self.state, self.guards, estimator, self._ledger)
+        self._out: list[Output] = []
+        self._time = 0
+        self._asked = 0  # when the first condition was
+        self._jobs = 0
+        self._failures = 0  # in a row
+        self._made: Any = _NOTHING  # condition of the latest launch
+        self._refill_time = 0  # as of the latest dispatch
+        self._timeout = nanoseconds(settings.job_timeout)
+        self._handlers: dict[type, Callable[[Any, int], None]] = {
+            Update: self._update,
+            Ready: self._ready,
+            Finish: self._finish,
+            Failed: self._failed,
+            Cancelled: self._cancelled,
+            Tick: self._tick,
+            Wake: self._wake,
+            Close: self._close,
+        }
+        self._refresh(0)
+
+    # -- for the driver ------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Output]:
+        """Apply one event, then evaluate the dispatch rule once.
+
+        An event whose time lies before the latest one happens at the latest one.
+        """
+        out = self._out = self._ledger.out = []
+        if self.closed:
+            self._ignore(event, self._time, "the stream is closed")
+            return out
+        state = self.state
+        state.seq += 1
+        time = event.time
+        if time < self._time:
+            self._ignore(event, self._time, f"its clock is {_ms(self._time - time)} behind; it happens now")
+            time = self._time
+        self._time = time
+        self._handlers[type(event)](event, time)
+        if not self.closed:
+            self.playback.resume(time)
+            if state.job is None and state.version >= 0:
+                self._dispatch(time)
+            self._arm(time)
+        return out
+
+    @property
+    def state_name(self) -> str:
+        """`Produce` while a job is active, otherwise `Consume`."""
+        return "Consume" if self.state.job is None else "Produce"
+
+    @property
+    def horizon(self) -> Horizon:
+        """What can still change."""
+        return self.state.horizon
+
+    @property
+    def version(self) -> int:
+        """Latest accepted condition; -1 before the first."""
+        return self.state.version
+
+    @property
+    def totals(self) -> Totals:
+        """Counts so far."""
+        self._ledger.totals.latest = self._time
+        return self._ledger.totals
+
+    @property
+    def open_records(self) -> list[UpdateRecord]:
+        """Records of updates that are not settled."""
+        return list(self._ledger.open.values())
+
+    # -- events --------------------------------------------------------------------------
+
+    def _update(self, event: Update, time: int) -> None:
+        state, condition = self.state, event.condition
+        if state.version < 0:
+            state.version, state.condition, self._asked = 0, condition, time
+            return
+        if _same(condition, state.condition):
+            record = UpdateRecord(state.version, time, outcome="identical", by=state.version)
+            self._ledger.totals.identical += 1
+            self._out.append(Settled(time, record))
+            return
+        replaced, state.version, state.condition = state.version, state.version + 1, condition
+        if state.pending:
+            self._ledger.settle(replaced, "superseded", time, state.version)
+        self._ledger.arrive(state.version, time)
+        # What comes last in B, or is being made, may follow this condition already.
+        state.pending = not _same(condition, self._made)
+        if not state.pending:
+            self._ledger.settle(state.version, "identical", time, replaced)
+
+    def _ready(self, event: Ready, time: int) -> None:
+        state, job, group = self.state, self.state.job, event.group
+        if job is None or event.job != job.number:
+            self._ignore(event, time, "not the active job")
+            return
+        position = job.position + group
+        prediction = state.predictions.get(position) if 0 <= group < job.groups else None
+        added = 0 if prediction is None else event.parts & COMPLETE & ~prediction.parts
+        if prediction is None or not added:
+            self._ignore(event, time, "nothing new of that group is of use")
+            return
+        self._out.append(Publish(time, job.number, position, added))
+        state.publish(position, prediction, added)
+        if added & PIXELS:
+            self._estimator.observe(job.latent + group, time - job.start, job.reason == "bootstrap")
+            self._ledger.ready(job.version, position, time)
+            if self.playback.begun:
+                self.playback.missed(position, time)
+            else:
+                self.playback.begin(self._asked, time)
+
+    def _finish(self, event: Finish, time: int) -> None:
+        job = self._ending(event, time)
+        if job is None:
+            return
+        if self.state.end < job.position + job.groups:
+            self._lost(job, time, "it ended before all groups were ready")
+            return
+        self._failures = 0
+        self._let_go_of_shelf(time, job.version)
+        if not self.playback.begun:
+            self.playback.begin(self._asked, time)
+
+    def _failed(self, event: Failed, time: int) -> None:
+        job = self._ending(event, time)
+        if job is not None:
+            self._ledger.totals.failed += 1
+            self._lost(job, time, event.reason or "it failed")
+
+    def _cancelled(self, event: Cancelled, time: int) -> None:
+        job = self._ending(event, time)
+        if job is not None:
+            self._ledger.totals.cancelled += 1
+            self._lost(job, time, "it was cancelled")
+
+    def _tick(self, event: Tick, time: int) -> None:
+        nothing = self.playback.tick(time)
+        if nothing is not None:
+            self._ignore(event, time, nothing)
+        state = self.state
+        if state.shelf and state.job is not None and state.irrevocable > state.job.position:
+            self._let_go_of_shelf(time, state.job.version)  # it can no longer be restored as a whole
+
+    def _wake(self, event: Wake, time: int) -> None:
+        job = self.state.job
+        if job is not None and time >= job.timeout and not job.told_to_end:
+            job.told_to_end = True
+            self._out.append(Cancel(time, job.number, f"no end after {_ms(time - job.start)}"))
+
+    def _close(self, event: Close, time: int) -> None:
+        self._end(time, "closed")
+
+    # -- dispatch ------------------------------------------------------------------------
+
+    def _dispatch(self, time: int) -> None:
+        """Launch a call, if there is a reason to and a feasible position."""
+        if not self.playback.begun:
+            self._launch(0, "bootstrap", [], time)
+            return
+        self._refill_time = self.guards.refill_time()
+        refill = time >= self._refill_time
+        if self.state.pending:
+            position, rejected = self.guards.earliest(time)
+            if position is not None:
+                self._launch(position, "pending", rejected, time)
+            elif refill:
+                self._launch_late(rejected, time)
+            else:
+                self._decide("pending", None, rejected, time)
+        elif refill:
+            position = self.guards.append()
+            rejection = self.guards.check(position, time)
+            if rejection is None:
+                self._launch(position, "refill", [], time)
+            else:
+                self._launch_late([rejection], time)
+
+    def _launch_late(self, rejected: list[Rejection], time: int) -> None:
+        """Refill where no deadline can be met any more: waiting would only make it later."""
+        state, guards = self.state, self.guards
+        position, phase = guards.append(), self.settings.adapter.phase
+        fallback = self.settings.fallback
+        if fallback == "drop":
+            position = max(position, state.plan.position_from(time + guards.need(position)))
+            position += -position % phase
+        if position > state.end:
+            state.leave_empty(position)
+            fallback = "drop"
+        rejection = guards.check(position, time)
+        if rejection is not None and rejection.guard != "deadline":
+            self._decide("late", None, [*rejected, rejection], time)
+            return
+        short = 0 if rejection is None else rejection.short
+        self._fall_back(fallback if fallback == "drop" else "freeze", position, f"late by {_ms(short)}", time)
+        self._launch(position, "late", rejected, time)
+
+    def _launch(self, position: int, reason: str, rejected: list[Rejection], time: int) -> None:
+        state, adapter = self.state, self.settings.adapter
+        self._decide(reason, position, rejected, time)
+        replaced = state.cut(position)
+        if replaced and self.settings.fallback in ("stale", "retarget"):
+            state.shelf = replaced
+            self._out.append(Shelve(time, position, position + len(replaced)))
+        elif replaced:
+            self._ledger.discard(replaced, "replaced", time)
+            self._ledger.supersede(position, state.version, time)
+        trimmed, groups = adapter.trimmed(position), adapter.playable(position)
+        number, version = self._jobs, state.version
+        self._jobs += 1
+        state.job = Job(number, version, position, groups, trimmed, time, time + self._timeout, reason)
+        state.locked = position
+        state.pending = False
+        state.add({position + group: Prediction(version, number) for group in range(groups)})
+        self._made = state.condition
+        self._out.append(Launch(time, number, version, state.condition, position, groups, trimmed, reason))
+        self._ledger.launch(state.job, adapter.latents, len(rejected))
+
+    def _decide(self, reason: str, position: int | None, rejected: list[Rejection], time: int) -> None:
+        coverage, lead = (self.guards.coverage(time), self.guards.lead()) if self.playback.begun else (0, 0)
+        self._out.append(Decision(time, self.state.seq, reason, position, tuple(rejected), coverage, lead))
+
+    # -- the end of a job ----------------------------------------------------------------
+
+    def _ending(self, event: Finish | Failed | Cancelled, time: int) -> Job | None:
+        """Free the slot, if the event is about the active job."""
+        state, job = self.state, self.state.job
+        if job is None or event.job != job.number:
+            self._ignore(event, time, "not the active job")
+            return None
+        state.job, state.locked = None, 0
+        self._ledger.end(job, time)
+        self._refresh(time)
+        return job
+
+    def _lost(self, job: Job, time: int, why: str) -> None:
+        """Keep what the job published, or restore what it replaced; see to its condition."""
+        state, ledger = self.state, self._ledger
+        self._failures += 1
+        self._made = _NOTHING
+        begun = self.playback.begun
+        restored = bool(state.shelf) and state.irrevocable <= job.position
+        first = 0 if not begun else job.position if restored else state.end
+        gone = state.cut(first)
+        ledger.discard({p: e for p, e in gone.items() if p >= state.cursor}, why, time)
+        if restored:
+            self._out.append(Restore(time, first, first + len(state.shelf)))
+            state.add(state.shelf)
+            state.shelf = {}
+        else:
+            self._let_go_of_shelf(time, job.version)
+        if begun:
+            record = ledger.open.get(job.version)
+            if record is not None and record.first is not None and record.first >= first:
+                if job.version == state.version:
+                    ledger.relaunch(job.version)
+                    state.pending = not (restored and self.settings.fallback == "stale")
+                else:
+                    ledger.settle(job.version, "superseded", time, state.version)
+            kind = self.settings.fallback if restored or self.settings.fallback == "drop" else "freeze"
+            self._fall_back(kind, first, f"job {job.number}: {why}", time)
+        if self._failures >= self.settings.failure_limit:
+            self._end(time, f"{self._failures} jobs in a row failed, the last one because {why}")
+
+    def _let_go_of_shelf(self, time: int, version: int) -> None:
+        """Discard what `version` has replaced for good."""
+        shelf, self.state.shelf = self.state.shelf, {}
+        if shelf:
+            self._ledger.discard(shelf, "replaced", time)
+            self._ledger.supersede(min(shelf), version, time)
+
+    # -- helpers -------------------------------------------------------------------------
+
+    def _arm(self, time: int) -> None:
+        """Say when the next tick and the next wake are due."""
+        self.next_tick = self.playback.next_tick()
+        job = self.state.job
+        if job is not None:
+            self.next_wake = None if job.told_to_end else job.timeout
+        else:
+            self.next_wake = self._refill_time if self._refill_time > time else None
+
+    def _refresh(self, time: int) -> None:
+        fault = self.guards.refresh()
+        if fault is not None:
+            self._out.append(Ignored(time, "estimate", fault))
+            self._ledger.totals.ignored += 1
+
+    def _fall_back(self, kind: Any, position: int, detail: str, time: int) -> None:
+        self._ledger.totals.count(self._ledger.totals.fallbacks, kind)
+        self._out.append(FellBack(time, kind, position, detail))
+
+    def _ignore(self, event: Event, time: int, reason: str) -> None:
+        self._ledger.totals.ignored += 1
+        self._out.append(Ignored(time, type(event).__name__.lower(), reason))
+
+    def _end(self, time: int, reason: str) -> None:
+        state = self.state
+        self.closed = True
+        self.next_tick = self.next_wake = None
+        if state.job is not None:
+            self._out.append(Cancel(time, state.job.number, reason))
+            self._ledger.end(state.job, time)
+        self._ledger.close((state.predictions, state.shelf), state.cursor, time)
+        self._out.append(Ended(time, reason))
+
+
+_NOTHING = object()
+
+
+def _same(condition: Any, other: Any) -> bool:
+    """Whether two conditions are equal; those that do not compare to a plain truth value are not."""
+    return condition is other or (condition == other) is True
+
+
+def _ms(time: int) -> str:
+    return f"{time / MILLISECOND:.1f} ms"
