@@ -105,7 +105,9 @@ class Session:
         self._rules, self._levels = rules, levels
         self._stride = model.vae.temporal_factor
         self._frames_left = num_frames
-        chunks = None if num_frames is None else self._chunks(num_frames)
+        chunks = None
+        if num_frames is not None:
+            chunks = rules.chunks(1 + -(-(num_frames - 1) // self._stride))
         self._rounds = Rounds(rules, chunks)
         width, height = size
         factor = model.vae.spatial_factor
@@ -231,10 +233,3 @@ class Session:
         with self.trace.span("text", version=version):
             context = self.model.dit.encode_text(self.model.encode_text([text]))
         return _Prompt(version, text, context)
-
-    def _chunks(self, num_frames: int) -> int:
-        latents = 1 + -(-(num_frames - 1) // self._stride)
-        chunks = 1
-        while self._rules.start(chunks) < latents:
-            chunks += 1
-        return chunks

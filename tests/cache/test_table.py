@@ -71,6 +71,11 @@ def test_pages_needed_is_exact_for_any_length(rules):
     assert ended.pages <= long.pages
 
 
+def test_pages_of_a_very_long_stream_are_known_at_once():
+    rules = Wavefront(steps=4, history_rule="reference")
+    assert pages_needed(rules, 10**12) == pages_needed(rules)
+
+
 def test_chunk_major_holds_what_is_read_later():
     assert pages_used(chunk_major(wavefront(4, 8))).pages > pages_used(wavefront(4, 8)).pages
 

@@ -27,6 +27,16 @@ def test_first_chunk_is_longer():
     assert [rules.start(c) for c in range(4)] == [0, 2, 3, 4]
 
 
+@pytest.mark.parametrize("first", [None, 1, 2, 5])
+def test_chunks_are_just_enough_for_the_latent_frames(first):
+    rules = StreamBatch(steps=2, chunk_frames=3, first_chunk_frames=first)
+    for frames in range(1, 20):
+        chunks = rules.chunks(frames)
+        assert rules.start(chunks) >= frames
+        assert chunks == 1 or rules.start(chunks - 1) < frames
+    assert rules.chunks(10**12) > 10**11
+
+
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_flush_is_a_drain(steps):
     rounds = list(stream_batch(steps, 10))

@@ -239,5 +239,8 @@ def pages_needed(rules: Rules, chunks: int | None = None) -> PoolSize:
     chunks : int, optional
         Length of the stream; endless when None.
     """
-    count = rules.count(rules.settled() if chunks is None else chunks)
+    settled = rules.settled()
+    if chunks is not None and chunks >= settled:
+        chunks = None  # a longer stream holds no more than an endless one, wherever it ends
+    count = rules.count(settled if chunks is None else chunks)
     return pages_used(rules.round(index, chunks) for index in range(count))

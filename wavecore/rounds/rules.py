@@ -137,6 +137,10 @@ class Rules:
         """Temporal index of a chunk's first latent frame."""
         return 0 if chunk == 0 else self.frames(0) + (chunk - 1) * self.chunk_frames
 
+    def chunks(self, frames: int) -> int:
+        """Fewest chunks, at least one, that hold `frames` latent frames."""
+        return 1 + max(0, -(-(frames - self.frames(0)) // self.chunk_frames))
+
     def _clean(self, stored: int, width: int, stage: int) -> tuple[list[Key], list[Key]]:
         """Anchor and bounded history (oldest first) out of chunks 0 .. stored - 1."""
         anchors = range(min(self.anchor_chunks, stored))
