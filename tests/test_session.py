@@ -1,6 +1,7 @@
 """Sessions and the pipeline on a small random model: counts, versions, isolation, repeatability."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,25 @@ def test_updates_come_from_any_thread(pipe):
         assert session.update("a green cross") == 9
         versions = [next(session).version for _ in range(12)]
     assert versions[-1] == 9
+
+
+def test_the_stream_goes_on_while_a_prompt_is_encoded(pipe):
+    encoding, go_on = threading.Event(), threading.Event()
+
+    def slow(prompts):
+        encoding.set()
+        assert go_on.wait(60)
+        return pipe.model.encode_text(prompts)
+
+    with pipe.session("a blue box", steps=1) as session:
+        session.model = replace(pipe.model, encode_text=slow)
+        thread = threading.Thread(target=session.update, args=("a red ball",))
+        thread.start()
+        assert encoding.wait(60)
+        assert [next(session).version for _ in range(6)] == [0] * 6
+        go_on.set()
+        thread.join()
+        assert [next(session).version for _ in range(9)][-1] == 1
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)

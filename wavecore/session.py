@@ -101,7 +101,7 @@ class Session:
         self.model = model
         self.trace = Trace() if trace is None else trace
         self.fps = fps
-        self._lock = threading.Lock()
+        self._updates = threading.Lock()  # held by `update` alone: the stream goes on while a text is encoded
         self._rules, self._levels = rules, levels
         self._stride = model.vae.temporal_factor
         self._frames_left = num_frames
@@ -127,7 +127,7 @@ class Session:
     # -- for the user --------------------------------------------------------------------
 
     def update(self, prompt: str) -> int:
-        """Ask for another prompt; the next chunk to enter follows it.
+        """Ask for another prompt; the next chunk to enter once its text is encoded follows it.
 
         Returns
         -------
@@ -135,7 +135,7 @@ class Session:
             Its version, which the frame groups that follow it carry.
         """
         text = check_prompt(prompt)
-        with self._lock:
+        with self._updates:
             if self._closed:
                 raise UsageError("update: expected an open session, got a closed one")
             self._prompt = self._encode(self._prompt.version + 1, text)
@@ -152,8 +152,7 @@ class Session:
 
     def close(self) -> None:
         """Give up the stream's memory; what was not taken yet is lost."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
         self._ready.clear()
         self._of_chunk.clear()
         self._cache.close()
@@ -201,8 +200,7 @@ class Session:
         for slot in round.slots:
             if slot.stage or slot.chunk in self._of_chunk:
                 continue
-            with self._lock:
-                prompt = self._of_chunk[slot.chunk] = self._prompt
+            prompt = self._of_chunk[slot.chunk] = self._prompt
             self.trace.record("admit", chunk=slot.chunk, version=prompt.version)
             if self._source is not None:
                 self._handoff.enter(slot.chunk, self._source.take())
