@@ -63,16 +63,18 @@ def test_noise_levels_leave_something_to_learn(chunks, from_start):
 def test_training_learns_resumes_and_exports(tmp_path):
     training = SpritesTraining(tmp_path, seed=1)
     training.codec(minutes=0.02)
-    settings = DenoiserSettings(minutes=0.1, chunks=6, pool=36, warmup_steps=5, seed=1)
+    settings = DenoiserSettings(chunks=6, pool=36, warmup_steps=5, seed=1)
     first = DenoiserTraining(tmp_path, training._vae(), settings)
     before = {name: value.clone() for name, value in first.model.state_dict().items()}
-    first.run()
-    assert first.step > 1
-    assert any(not torch.equal(value, before[name]) for name, value in first.model.state_dict().items())
+    first.run(max_steps=2)
+    changed = [n for n, value in first.model.state_dict().items() if not torch.equal(value, before[n])]
+    assert len(changed) > 0.9 * len(before)
     again = DenoiserTraining(tmp_path, training._vae(), settings)
-    assert again.step == first.step and again.seconds == first.seconds
-    again.run()  # the time is used up
-    assert again.step == first.step
+    assert again.step == first.step == 2 and again.seconds == first.seconds
+    for name, value in again.model.state_dict().items():
+        assert torch.equal(value, first.model.state_dict()[name])
+    again.run(max_steps=1)
+    assert again.step == 3
     weights = training.export()
     model = load_sprites(weights)
     assert model.dit.config == first.dit.config

@@ -28,10 +28,23 @@ _STAGES = ("all", "codec", "denoiser", "export")
 @click.option(
     "--codec-minutes", type=float, default=20.0, show_default=True, help="Length of the codec stage."
 )
+@click.option(
+    "--from",
+    "start",
+    metavar="sprites|FILE",
+    help="Weights that a new run goes on from: those of the package, or a file.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of scenes and noise.")
 @json_option
 def command(
-    model: str, folder: str, stage: str, minutes: float, codec_minutes: float, seed: int, json_output: bool
+    model: str,
+    folder: str,
+    stage: str,
+    minutes: float,
+    codec_minutes: float,
+    start: str | None,
+    seed: int,
+    json_output: bool,
 ) -> None:
     """Train MODEL ("sprites") from nothing but its procedural world.
 
@@ -51,6 +64,8 @@ def command(
             click.echo(", ".join(f"{name} {value}" for name, value in row.items()), err=True)
 
     training = SpritesTraining(Path(folder), seed, show)
+    if start is not None:
+        training.begin_with(None if start == "sprites" else Path(start))
     if stage in ("all", "codec"):
         training.codec(codec_minutes)
     if stage in ("all", "denoiser"):

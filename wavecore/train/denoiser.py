@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,26 @@ def batch_loss(
 
 
 class DenoiserTraining:
-    """A resumable training run in one folder: `state.pt`, `log.jsonl`, `ema.pt`."""
+    """A resumable training run in one folder: `state.pt`, `log.jsonl`, `ema.pt`.
 
-    def __init__(self, folder: Path, vae: SpritesVAE, settings: DenoiserSettings) -> None:
+    Parameters
+    ----------
+    folder : Path
+        Made when it is not there; a run in it is resumed.
+    vae : SpritesVAE
+        Encodes the clips.
+    settings : DenoiserSettings
+    initial : mapping of str to Tensor, optional
+        Weights that a new run begins with, under the names of `dit` and `text_encoder`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        vae: SpritesVAE,
+        settings: DenoiserSettings,
+        initial: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.folder, self.vae, self.settings = folder, vae, settings
         folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(settings.seed)
@@ -138,6 +156,8 @@ class DenoiserTraining:
         self.text_encoder = SpritesTextEncoder(SPRITES_DIT.text_dim)
         nn.init.zeros_(self.dit.head.head.weight)
         self.model = nn.ModuleDict({"dit": self.dit, "text_encoder": self.text_encoder})
+        if initial is not None:
+            self.model.load_state_dict(initial)
         matrices = [p for p in self.dit.blocks.parameters() if p.dim() == 2]
         chosen = {id(p) for p in matrices}
         others = [p for p in self.model.parameters() if id(p) not in chosen]
@@ -182,8 +202,8 @@ class DenoiserTraining:
         weights = [w for start, w in self.settings.curriculum if start <= progress][-1]
         return int(generator.choice(WINDOW_LENGTHS, p=weights))
 
-    def run(self, on_log: OnLog = ignore, save_every: float = 240.0) -> None:
-        """Train until the time budget is used, saving every `save_every` seconds."""
+    def run(self, on_log: OnLog = ignore, save_every: float = 240.0, max_steps: float = math.inf) -> None:
+        """Train until the time budget is used, or `max_steps` are made; save every `save_every` seconds."""
         settings = self.settings
         generator = np.random.default_rng([settings.seed, self.step])
         pool = ClipPool(self.vae, settings.pool, seed=settings.seed + 7919 * (self.step + 1))
@@ -191,7 +211,8 @@ class DenoiserTraining:
             pool.grow()
         bands: dict[float, list[float]] = {level: [] for level in FEW_STEP_SIGMAS}
         last_save = self.seconds
-        while self.seconds < 60 * settings.minutes:
+        last_step = self.step + max_steps
+        while self.seconds < 60 * settings.minutes and self.step < last_step:
             began = time.perf_counter()
             length = self._window_length(generator)
             for _ in range(settings.renew):

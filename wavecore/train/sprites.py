@@ -10,6 +10,7 @@ from torch import nn
 
 from wavecore.errors import InputError
 from wavecore.media import save_contact_sheet
+from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import CausalWanDiT
 from wavecore.models.sprites import SPRITES_FILE, load_sprites, save_sprites
 from wavecore.models.sprites_text import SpritesTextEncoder
@@ -42,10 +43,17 @@ class SpritesTraining:
     def __init__(self, folder: Path, seed: int = 0, on_log: OnLog = ignore) -> None:
         self.folder, self.seed, self.on_log = folder, seed, on_log
         folder.mkdir(parents=True, exist_ok=True)
+        self._initial: StreamModel | None = None
+
+    def begin_with(self, weights: Path | None) -> None:
+        """Let new runs go on from a weights file, the one in the package when None."""
+        self._initial = load_sprites(weights)
 
     def codec(self, minutes: float) -> None:
         """Fit the linear code, then train the decoder's refinement for `minutes`."""
         vae = SpritesVAE()
+        if not self._linear.exists() and self._initial is not None:
+            torch.save(self._initial.vae.state_dict(), self._linear)  # type: ignore[attr-defined]
         if not self._linear.exists():
             torch.manual_seed(self.seed)
             fit_linear(vae, np.random.default_rng([self.seed, 5]))
@@ -56,7 +64,11 @@ class SpritesTraining:
     def denoiser(self, minutes: float) -> None:
         """Train the transformer and its text encoder until `minutes` are used in all."""
         settings = DenoiserSettings(minutes=minutes, seed=self.seed)
-        DenoiserTraining(self.folder, self._vae(), settings).run(self.on_log)
+        initial = None
+        if self._initial is not None:
+            parts = {"dit": self._initial.dit, "text_encoder": self._initial.encode_text}
+            initial = nn.ModuleDict(parts).state_dict()  # type: ignore[arg-type]
+        DenoiserTraining(self.folder, self._vae(), settings, initial).run(self.on_log)
 
     def export(self) -> Path:
         """Write the averaged weights and the VAE as `sprites.safetensors`, with a preview beside it."""
