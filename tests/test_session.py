@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from wavecore.errors import InputError, UsageError
 from wavecore.models.bundle import StreamDefaults, StreamModel
@@ -138,6 +139,13 @@ def test_restyling_gives_as_many_frames_as_it_takes(pipe, rounds, count):
     assert frames.shape == source.shape
 
 
+def test_images_are_restyled_as_arrays_are(pipe):
+    source = np.random.default_rng(0).integers(0, 256, (5, 32, 64, 3), dtype=np.uint8)
+    images = [Image.fromarray(frame) for frame in source]
+    by_image, by_array = (frames_of(pipe.restyle(each, "a red ball", steps=2)) for each in (images, source))
+    assert np.array_equal(by_image, by_array)
+
+
 def test_restyling_depends_on_the_source_up_to_full_strength(pipe):
     generator = np.random.default_rng(0)
     sources = [generator.integers(0, 256, (13, 32, 64, 3), dtype=np.uint8) for _ in range(2)]
@@ -222,6 +230,8 @@ def test_wrong_sources_are_named(pipe):
         InputError, match=r"source: expected frames uint8 \[32, 64, 3\], got uint8 \[8, 8, 3\]"
     ):
         frames_of(pipe.restyle([np.zeros((8, 8, 3), np.uint8)], "a red ball"))
+    with pytest.raises(InputError, match=r"source: expected frames uint8 \[32, 64, 3\], got int64 \[\]"):
+        frames_of(pipe.restyle([3], "a red ball"))
     with pytest.raises(UsageError, match="strength"):
         pipe.restyle([], "a red ball", strength=0)
 

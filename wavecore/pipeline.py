@@ -153,7 +153,7 @@ class Pipeline:
         Parameters
         ----------
         frames : iterable of uint8 [h, w, 3]
-            Source at `size`; may be endless.
+            Source at `size`, arrays or RGB images; may be endless.
         strength : float, optional
             Share of noise to begin with, within (0, 1]: more follows the prompt, less the source.
         prompt, seed, steps, size, fps, rounds, placement, trace

@@ -26,7 +26,7 @@ class ChunkSource:
     Parameters
     ----------
     frames : iterator of uint8 [h, w, 3]
-        May be endless.
+        Arrays or RGB images; may be endless.
     vae : StreamingVAE
         Encodes them.
     size : (width, height)
@@ -85,7 +85,7 @@ class ChunkSource:
             if frame is None:
                 self._over = True
             else:
-                frames.append(self._checked(frame))
+                frames.append(self._checked(np.asarray(frame)))
         self._taken += len(frames)
         pieces = []
         if frames:
