@@ -1,0 +1,1 @@
+"""Training of the embedded `sprites` model, and its evaluation."""

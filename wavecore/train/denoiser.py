@@ -44,8 +44,10 @@ class DenoiserSettings:
         Probability weights of windows of 1, 2, 3 and 6 chunks, from a share of the run on. Short
         windows show many scenes a step, which is what learning words and looks needs; long ones
         teach to continue.
+    matrix_learning_rate : float
+        Peak of Muon, for the matrices of the blocks.
     learning_rate : float
-        Peak, of Muon for the matrices of the blocks and of AdamW for the rest.
+        Peak of AdamW, for everything else.
     subject_weight : float
         Loss weight of latent pixels that the subject touches.
     renew : int
@@ -60,6 +62,7 @@ class DenoiserSettings:
         (0.32, (0.1, 0.3, 0.6, 0.0)),
         (0.45, (0.1, 0.1, 0.2, 0.6)),
     )
+    matrix_learning_rate: float = 4e-3
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     warmup_steps: int = 100
@@ -162,7 +165,7 @@ class DenoiserTraining:
         chosen = {id(p) for p in matrices}
         others = [p for p in self.model.parameters() if id(p) not in chosen]
         self.optimizers: list[torch.optim.Optimizer] = [
-            Muon(matrices, settings.learning_rate),
+            Muon(matrices, settings.matrix_learning_rate),
             torch.optim.AdamW(others, settings.learning_rate, (0.9, 0.98), weight_decay=0.0, fused=True),
         ]
         self.ema = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
@@ -191,11 +194,11 @@ class DenoiserTraining:
             torch.save(value, self.folder / f"{name}.part")
             (self.folder / f"{name}.part").replace(self.folder / name)
 
-    def learning_rate(self) -> float:
-        """Warm-up, plateau, and linear decay over the last part of the time budget."""
+    def schedule(self) -> float:
+        """Share of the peak learning rates: warm-up, plateau, linear decay at the end of the time budget."""
         progress = self.seconds / (60 * self.settings.minutes)
         decay = min(1.0, max(0.02, (1 - progress) / self.settings.decay))
-        return self.settings.learning_rate * decay * min(1.0, (self.step + 1) / self.settings.warmup_steps)
+        return decay * min(1.0, (self.step + 1) / self.settings.warmup_steps)
 
     def _window_length(self, generator: np.random.Generator) -> int:
         progress = self.seconds / (60 * self.settings.minutes)
@@ -218,8 +221,9 @@ class DenoiserTraining:
             for _ in range(settings.renew):
                 pool.grow()
             batch = make_batch(pool.sample(settings.chunks // length, length), settings, generator)
-            for group in [group for optimizer in self.optimizers for group in optimizer.param_groups]:
-                group["lr"] = self.learning_rate()
+            peaks = settings.matrix_learning_rate, settings.learning_rate
+            for optimizer, peak in zip(self.optimizers, peaks, strict=True):
+                optimizer.param_groups[0]["lr"] = peak * self.schedule()
             loss, by_level = batch_loss(self.dit, self.text_encoder, batch)
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -247,7 +251,7 @@ class DenoiserTraining:
         row = {
             "step": self.step,
             "minutes": round(self.seconds / 60, 2),
-            "learning_rate": self.learning_rate(),
+            "schedule": round(self.schedule(), 4),
             "loss": round(loss, 4),
             "x0_error": {
                 str(level): round(float(np.mean(values)), 4) for level, values in bands.items() if values

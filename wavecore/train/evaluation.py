@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from wavecore.errors import UsageError
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.source import to_pixels
 from wavecore.sprites.caption import plain_caption
@@ -127,7 +128,7 @@ def switch_response(
                 if len(groups) == at + chunk_groups * (setting.steps + 4):
                     break
         seen = [_shows(group, after) for group in groups[at:]]
-        chunks.append(seen.index(True) / chunk_groups if True in seen else float("inf"))
+        chunks.append((seen.index(True) + 1) / chunk_groups if True in seen else float("inf"))
         expected = [0.0, *(1 / FPS + np.arange(len(groups) - 1) * 4 / FPS)]
         intact.append(
             [group.index for group in groups] == list(range(len(groups)))
@@ -242,16 +243,22 @@ def codec_psnr(vae: SpritesVAE, seed: int = 0, count: int = 24, held_out: bool =
 
 
 def evaluate(pipe: Pipeline, setting: Setting, progress: Progress = _silent) -> dict[str, dict[str, float]]:
-    """Every measurement, under the names of the table in docs/sprites.md."""
-    result = {
+    """Every measurement, under the names of the table in docs/sprites.md.
+
+    Raises
+    ------
+    UsageError
+        The model is not a sprites model.
+    """
+    if not isinstance(pipe.model.vae, SpritesVAE):
+        raise UsageError(f"model: expected a sprites model, got {pipe.model.name}")
+    return {
         "prompts_held_out": prompt_accuracy(pipe, setting, progress=progress),
         "switch": switch_response(pipe, setting, progress=progress),
         "stream_60s": long_stream(pipe, setting, progress=progress),
         "restyle": restyle_fidelity(pipe, setting, progress=progress),
+        "codec": {"psnr": codec_psnr(pipe.model.vae, setting.seed)},
     }
-    if isinstance(pipe.model.vae, SpritesVAE):
-        result["codec"] = {"psnr": codec_psnr(pipe.model.vae, setting.seed)}
-    return result
 
 
 def _frames(session: Session) -> NDArray[np.uint8]:
