@@ -49,9 +49,13 @@ def test_a_saved_model_loads_as_it_was(weights):
             r"vae.encoder.bias: expected shape \[16\], got \[3\]",
         ),
         (lambda t, m: t["vae.encoder.bias"].fill_(float("nan")), "vae.encoder.bias: expected finite values"),
-        (lambda t, m: m.update(config='{"dim": 32}'), "expected the sizes of a sprites model"),
+        (lambda t, m: m.update(config='{"dim": 32}'), "expected the sizes of a sprites model, got no patch"),
+        (
+            lambda t, m: m.update(config='{"patch": [2, 4, 4]}'),
+            "expected the sizes of a sprites model: patch: expected a temporal size of 1",
+        ),
         (lambda t, m: m.update(config="{"), "config"),
-        (lambda t, m: m.clear(), "expected the sizes of a sprites model"),
+        (lambda t, m: m.clear(), "expected the sizes of a sprites model, got no patch"),
     ],
 )
 def test_what_does_not_fit_is_named(weights, tmp_path, change, message):

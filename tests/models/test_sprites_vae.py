@@ -58,3 +58,6 @@ def test_wrong_frame_counts_and_sizes_are_named(vae):
         encoder(torch.zeros(1, 3, 4, 16, 16))
     with pytest.raises(UsageError, match=r"multiples of 8, got \(12, 16\)"):
         encoder(torch.zeros(1, 3, 1, 12, 16))
+    for frames in (0, 3):
+        with pytest.raises(UsageError, match=r"video: expected \[b, 3, 1 \+ 4 \* k"):
+            vae.encode(torch.zeros(1, 3, frames, 16, 16))

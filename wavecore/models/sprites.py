@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -62,8 +63,10 @@ def load_sprites(path: Path | None = None) -> StreamModel:
     return StreamModel("sprites", dit, vae, text_encoder, SPRITES_DEFAULTS)
 
 
-def _config(stated: dict[str, object], label: str) -> DiTConfig:
+def _config(stated: dict[str, Any], label: str) -> DiTConfig:
+    if "patch" not in stated:
+        raise CheckpointError(f"{label}: expected the sizes of a sprites model, got no patch size")
     try:
-        return DiTConfig(**{**stated, "patch": tuple(stated["patch"])})  # type: ignore[arg-type]
-    except (TypeError, KeyError, UsageError) as error:
-        raise CheckpointError(f"{label}: expected the sizes of a sprites model, got {error}") from None
+        return DiTConfig(**{**stated, "patch": tuple(stated["patch"])})
+    except (TypeError, UsageError) as error:
+        raise CheckpointError(f"{label}: expected the sizes of a sprites model: {error}") from None

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavecore.errors import UsageError
-from wavecore.models.stream import State, Stream
+from wavecore.models.stream import State, Stream, run_stream
 
 BLOCK = 8  # pixels a side
 STRIDE = 4  # frames a latent
@@ -114,14 +114,13 @@ class SpritesVAE(nn.Module):
 
     def encode(self, video: Tensor) -> Tensor:
         """Latents [b, c, 1 + (f - 1) / 4, h / 8, w / 8] of video [b, 3, f, h, w] in [-1, 1]."""
-        stream = self.stream_encoder()
-        groups = [video[:, :, :1], *video[:, :, 1:].split(STRIDE, 2)]
-        return torch.cat([stream(group) for group in groups if group.shape[2]], 2)
+        if video.dim() != 5 or video.shape[2] % STRIDE != 1:
+            raise UsageError(f"video: expected [b, 3, 1 + 4 * k, height, width], got {list(video.shape)}")
+        return run_stream(self.stream_encoder(), video.split([1] + [STRIDE] * (video.shape[2] // STRIDE), 2))
 
     def decode(self, latents: Tensor) -> Tensor:
         """Video [b, 3, 1 + 4 (n - 1), h, w] of latents [b, c, n, h / 8, w / 8]."""
-        stream = self.stream_decoder()
-        return torch.cat([stream(latent) for latent in latents.split(1, 2)], 2)
+        return run_stream(self.stream_decoder(), latents.split(1, 2))
 
     def stream_encoder(self) -> Stream:
         """Encoder that takes 1, then 4, 4, ... frames."""

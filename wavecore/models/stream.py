@@ -51,7 +51,7 @@ class Stream:
 
 
 class StreamingVAE(Protocol):
-    """What `WanVAE` and `TAEHV` have in common.
+    """What `WanVAE`, `TAEHV` and `SpritesVAE` have in common.
 
     Pixels are floating point [b, 3, frames, height, width] in [-1, 1], latents [b, c, frames, height, width],
     normalised. One latent is one frame at the start of a stream and `temporal_factor` frames after it.
