@@ -104,7 +104,7 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
-    model: str = Field("sprites", description="model name, or folder of a Wan-class checkpoint")
+    model: str = Field("sprites", description="sprites, a file of its weights, or folder or hub name of a Wan-class model")
     seed: Seed = Field(0, description="seed of the noise")
     steps: Count = Field(4, description="denoising steps")
     size: Size | None = Field(None, description="WIDTHxHEIGHT in pixels; the model's own when left out")
@@ -219,14 +219,14 @@ def load_settings(
             raise UsageError(f"{config}: {key}: expected each key once, got it twice")
         merged[name], labels[name] = value, f"{config}: {key}"
     for name, value in given.items():
-        merged[name], labels[name] = value, flag_name(kind, name)
+        merged[name], labels[name] = value, flag_name(name)
     try:
         return kind.model_validate(merged)
     except ValidationError as error:
         details = _first(error)
         fields = list(kind.model_fields if len(details["loc"]) < 2 else PromptAt.model_fields)
         first = str(details["loc"][0]) if details["loc"] else ""
-        label = labels.get(first) or (flag_name(kind, first) if first else "")
+        label = labels.get(first) or (flag_name(first) if first else "")
         raise _usage_error(details, label, details["loc"][1:], fields) from None
 
 
@@ -248,7 +248,7 @@ def read_schedule(path: str | os.PathLike[str]) -> list[PromptAt]:
         raise _usage_error(details, label, details["loc"], list(PromptAt.model_fields)) from None
 
 
-def flag_name(kind: type[BaseModel], name: str) -> str:
+def flag_name(name: str) -> str:
     """Name a field as on the command line: a flag, or an argument where the field has no flag."""
     return name.upper() if name in ("prompt", "input") else "--" + name.replace("_", "-")
 

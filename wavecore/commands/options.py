@@ -28,7 +28,7 @@ def settings_options(kind: type[BaseModel]) -> Callable[[Function], Function]:
 
     def add(function: Function) -> Function:
         for name, field in reversed(kind.model_fields.items()):
-            flag = flag_name(kind, name)
+            flag = flag_name(name)
             if flag.startswith("--"):
                 function = click.option(flag, name, metavar=_metavar(name, field), help=_help(field))(
                     function

@@ -6,7 +6,7 @@ import html
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,13 +32,6 @@ _LAYER = {
 }
 _TOP = {"token_embedding": "shared", "norm": "encoder.final_layer_norm"}
 _SHARED, _TIED = "shared.weight", "encoder.embed_tokens.weight"
-
-
-class TextEncoder(Protocol):
-    """Prompts to features."""
-
-    def __call__(self, prompts: list[str]) -> Tensor:
-        """Features [b, l, d] of `b` prompts."""
 
 
 class WanTextEncoder:
