@@ -14,6 +14,24 @@ class DiTConfig:
 
     Attributes
     ----------
+    dim : int
+        Width of a token.
+    heads : int
+        Attention heads; `dim` is an even multiple of them.
+    layers : int
+        Transformer layers.
+    ffn_dim : int
+        Hidden width of the feed-forward.
+    in_channels, out_channels : int
+        Channels of a latent, and of what is predicted.
+    patch : (1, height, width)
+        Latent pixels of a token.
+    text_dim : int
+        Width of the text features.
+    frequency_dim : int
+        Width of the sinusoid of a timestep.
+    eps : float
+        Of every norm.
     prediction : "velocity" or "x0"
         What the head was trained to give. `CausalWanDiT.forward` returns velocity either way.
     """
