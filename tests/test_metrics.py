@@ -13,7 +13,7 @@ from wavecore.errors import UsageError
 from wavecore.media import read_video
 from wavecore.metrics import optical_flow, warp_error
 
-DOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "dog_832x480_16fps_81f.mp4"
+DOG = Path(__file__).resolve().parents[1] / "examples" / "dog.mp4"
 
 
 def texture(seed: int = 0, size: int = 192) -> np.ndarray:
@@ -91,7 +91,6 @@ def test_what_comes_into_view_does_not_count() -> None:
     assert warp_error(source, edited) < 1
 
 
-@pytest.mark.skipif(not DOG.exists(), reason=f"the real clip is not at {DOG}")
 def test_real_clip() -> None:
     source = read_video(DOG, size=(128, 128))[:5]
     flicker = source.copy()
