@@ -104,7 +104,9 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
-    model: str = Field("sprites", description="sprites, a file of its weights, or folder or hub name of a Wan-class model")
+    model: str = Field(
+        "sprites", description="sprites, a file of its weights, or folder or hub name of a Wan-class model"
+    )
     seed: Seed = Field(0, description="seed of the noise")
     steps: Count = Field(4, description="denoising steps")
     size: Size | None = Field(None, description="WIDTHxHEIGHT in pixels; the model's own when left out")
