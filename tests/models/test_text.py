@@ -5,36 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.text import write_text_encoder
 
 from wavecore.errors import CheckpointError, InputError, UsageError
 from wavecore.models.text import WanTextEncoder, _wan_names, clean
 
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
-
-WORDS = ["<pad>", "</s>", "<unk>", "a", "red", "ball", "rolling", "left", "over", "grass"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny pipeline folder as transformers writes it."""
-    folder = tmp_path_factory.mktemp("pipeline")
-    torch.manual_seed(0)
-    config = transformers.UMT5Config(
-        vocab_size=len(WORDS), d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=3
-    )
-    transformers.UMT5EncoderModel(config).save_pretrained(folder / "text_encoder")
-    words = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>")
-    )
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    words.post_processor = tokenizers.processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder / "tokenizer")
-    return folder
+    return write_text_encoder(tmp_path_factory.mktemp("pipeline"))
 
 
 @pytest.fixture(scope="module")

@@ -126,8 +126,11 @@ class CausalWanDiT(nn.Module):
         )
 
     def encode_text(self, text: Tensor) -> TextContext:
-        """Cross-attention keys and values of text features [b, l, text_dim], once per prompt version."""
-        embedded = self.text_embedding(text)
+        """Cross-attention keys and values of text features [b, l, text_dim], once per prompt version.
+
+        The features may be of any dtype: text encoders come in lower precision than transformers do.
+        """
+        embedded = self.text_embedding(text.to(self.patch_embedding.weight.dtype))
         pairs = [self.layer(i).text_keys(embedded) for i in range(self.config.layers)]
         return TextContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
 

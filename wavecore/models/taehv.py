@@ -121,7 +121,8 @@ class TAEHV(nn.Module):
     """Tiny autoencoder on the latents of Wan 2.1.
 
     Pixels are [b, 3, frames, height, width] in [-1, 1], latents [b, latent_channels, frames, h, w],
-    normalised. A video has 1 + 4 k frames and 1 + k latents.
+    normalised; both are taken in any dtype and given in that of the weights. A video has 1 + 4 k frames and
+    1 + k latents.
 
     The encoder was trained to make a latent of Wan, whose newest frame is the first of four, from all four:
     it looks three frames ahead. A stream therefore gives a latent when those have come, and `Stream.flush`
@@ -182,7 +183,7 @@ class TAEHV(nn.Module):
                 f"frames: expected [b, 3, n, multiple of {_SPATIAL}, multiple of {_SPATIAL}], "
                 f"got {list(frames.shape)}"
             )
-        x = frames.permute(0, 2, 3, 4, 1)
+        x = frames.permute(0, 2, 3, 4, 1).to(self._dtype)
         units: State = ()
         if state:
             held, units = state
@@ -220,7 +221,7 @@ class TAEHV(nn.Module):
             raise UsageError(
                 f"latent: expected [b, {self._channels}, 1, height, width], got {list(latent.shape)}"
             )
-        x, after = run_units(self.decoder, latent.permute(0, 2, 3, 4, 1), state)
+        x, after = run_units(self.decoder, latent.permute(0, 2, 3, 4, 1).to(self._dtype), state)
         if not state:
             x = x[:, _FRAMES - 1 :]
         return (x.clamp(0, 1) * 2 - 1).permute(0, 4, 1, 2, 3), after
@@ -228,6 +229,10 @@ class TAEHV(nn.Module):
     @property
     def _channels(self) -> int:
         return self.config.latent_channels
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
 
     def _finish(self, state: State) -> Tensor | None:
         held = state[0]

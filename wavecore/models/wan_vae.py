@@ -152,6 +152,7 @@ class WanVAE(nn.Module):
 
     Pixels are [b, 3, frames, height, width] in [-1, 1]. Latents are [b, z_dim, frames, height, width],
     normalised by the channel means and standard deviations on encoding and de-normalised on decoding.
+    Both are taken in any dtype and given in that of the weights.
     A video has ``1 + temporal_factor * k`` frames and ``1 + k`` latents.
 
     Parameters
@@ -199,7 +200,7 @@ class WanVAE(nn.Module):
         """
         expected = self.temporal_factor if state else 1
         self._check_pixels("frames", frames, str(expected), frames.dim() == 5 and frames.shape[2] == expected)
-        x, state = self.encoder(frames.permute(0, 2, 3, 4, 1), state)
+        x, state = self.encoder(frames.permute(0, 2, 3, 4, 1).to(self.latents_mean.dtype), state)
         mean = self.conv1(x)[..., : self.config.z_dim]
         return ((mean - self.latents_mean) / self.latents_std).permute(0, 4, 1, 2, 3), state
 
@@ -227,7 +228,7 @@ class WanVAE(nn.Module):
             raise UsageError(
                 f"latent: expected [b, {self.config.z_dim}, 1, height, width], got {list(latent.shape)}"
             )
-        x = latent.permute(0, 2, 3, 4, 1) * self.latents_std + self.latents_mean
+        x = latent.permute(0, 2, 3, 4, 1).to(self.latents_mean.dtype) * self.latents_std + self.latents_mean
         x, state = self.decoder(self.conv2(x), state)
         return x.clamp(-1, 1).permute(0, 4, 1, 2, 3), state
 
