@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ def _backends() -> list[str]:
         from wavecore.ops.native import INSTRUCTION_SETS
 
         names += [f"native-{name}" for name in INSTRUCTION_SETS]
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        names.append("triton")
     return names
 
 
@@ -33,6 +36,14 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
     ops.set_backend("auto")
     if instruction_set:
         native.select_instruction_set(None)
+
+
+@pytest.fixture
+def host_backend(backend: str) -> str:
+    """A backend that reads page ids and lengths on the host, and so can raise an error for them."""
+    if backend == "triton":
+        pytest.skip("Triton kernels check page ids in debug mode only")
+    return backend
 
 
 @pytest.fixture(autouse=True)

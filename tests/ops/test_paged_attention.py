@@ -160,7 +160,7 @@ def test_inputs_are_read_anew_at_every_call(backend: str) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 5, -2, 2**31 - 1])
-def test_a_page_id_out_of_range_is_an_error(backend: str, value: int) -> None:
+def test_a_page_id_out_of_range_is_an_error(host_backend: str, value: int) -> None:
     context = Context([[16, 16, 16]])
     context.page_table[0, 1] = value
     expected = f"^page_table: expected page ids from 0 to 4 where the length is not 0, got {value}$"
@@ -169,7 +169,7 @@ def test_a_page_id_out_of_range_is_an_error(backend: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 17])
-def test_a_length_out_of_range_is_an_error(backend: str, value: int) -> None:
+def test_a_length_out_of_range_is_an_error(host_backend: str, value: int) -> None:
     context = Context([[16, 16, 16]])
     context.page_lengths[0, 2] = value
     with pytest.raises(UsageError, match=f"^page_lengths: expected lengths from 0 to 16, got {value}$"):

@@ -97,7 +97,7 @@ def test_head_major_pages_and_strided_inputs(backend: str) -> None:
 @pytest.mark.parametrize(("name", "pages"), [("page_ids", "k_pages"), ("unroped_ids", "unroped_pages")])
 @pytest.mark.parametrize("beyond", [True, False])
 def test_an_id_out_of_range_is_an_error_and_writes_nothing(
-    backend: str, name: str, pages: str, beyond: bool
+    host_backend: str, name: str, pages: str, beyond: bool
 ) -> None:
     case = PageWrite()
     count = len(case.arguments[pages])

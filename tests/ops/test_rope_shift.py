@@ -75,7 +75,9 @@ def test_no_entries(backend: str) -> None:
     ("source", "target", "name", "got"),
     [(3, 0, "source_ids", 3), (-1, 0, "source_ids", -1), (0, 3, "target_ids", 3), (0, -2, "target_ids", -2)],
 )
-def test_an_id_out_of_range_is_an_error(backend: str, source: int, target: int, name: str, got: int) -> None:
+def test_an_id_out_of_range_is_an_error(
+    host_backend: str, source: int, target: int, name: str, got: int
+) -> None:
     pages = torch.randn(3, 4, 2, 8)
     with pytest.raises(UsageError, match=f"^{name}: expected page ids from .* got {got}$"):
         ops.rope_shift(pages, ids(source), pages.clone(), ids(target), rope_table(1, 4, 4))

@@ -1,8 +1,8 @@
 """The C++ kernels of `wavecore._native`, on CPU tensors.
 
-The native module checks its arguments; what is wrong with them is put into words here, by the common checks.
-Results are allocated here, by `empty_like`, which costs a third of `empty`. The kernels use as many threads as
-`torch.get_num_threads` says.
+The native module checks its arguments; what is wrong with them is put into words here, by the common
+checks. Results are allocated here, by `empty_like`, which costs a third of `empty`. The kernels use as many
+threads as `torch.get_num_threads` says.
 """
 
 from __future__ import annotations

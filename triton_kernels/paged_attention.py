@@ -1,0 +1,139 @@
+"""Attention over pages: online softmax over the valid keys of each slot's page list.
+
+One program handles a tile of query rows of one head of one slot. Pages are read in place, in blocks of keys
+that never cross a page; rows behind the valid length of a page are masked when loaded, keys and values both,
+since a NaN there would survive a product with zero.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .launch import OPTIONS, dense_rows, on_device
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def paged_attention_kernel(
+    q, k_pages, v_pages, page_table, page_lengths, out, lse,
+    queries, tiles, heads, entries, pages, head_dim, scale,
+    q_slot, q_token, q_head,
+    k_page_stride, k_token_stride, k_head_stride,
+    v_page_stride, v_token_stride, v_head_stride,
+    LSE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    item = tl.program_id(0).to(tl.int64)
+    tile, head, slot = item % tiles, item // tiles % heads, item // tiles // heads
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, BLOCK_D)
+    keys = tl.arange(0, BLOCK_N)
+    row_mask, dim_mask = rows < queries, dims < head_dim
+    query = tl.load(
+        q + slot * q_slot + head * q_head + rows[:, None] * q_token + dims[None, :],
+        row_mask[:, None] & dim_mask[None, :],
+        other=0,
+    )
+    high = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for entry in range(entries):
+        length = tl.load(page_lengths + slot * entries + entry)
+        page = tl.load(page_table + slot * entries + entry).to(tl.int64)
+        tl.device_assert((length <= 0) | ((page >= 0) & (page < pages)), "page_table out of range")
+        k_base = k_pages + page * k_page_stride + head * k_head_stride
+        v_base = v_pages + page * v_page_stride + head * v_head_stride
+        for start in range(0, length, BLOCK_N):
+            key = start + keys
+            valid = key < length
+            token = key.to(tl.int64)
+            k = tl.load(
+                k_base + token[None, :] * k_token_stride + dims[:, None],
+                valid[None, :] & dim_mask[:, None],
+                other=0,
+            )
+            scores = tl.dot(query, k, input_precision=PRECISION) * scale
+            scores = tl.where(valid[None, :], scores, float("-inf"))
+            # A block holds at least one valid key, so the maximum is finite from here on.
+            highest = tl.maximum(high, tl.max(scores, 1))
+            p = tl.exp2(scores - highest[:, None])
+            decay = tl.exp2(high - highest)
+            total = total * decay + tl.sum(p, 1)
+            v = tl.load(
+                v_base + token[:, None] * v_token_stride + dims[None, :],
+                valid[:, None] & dim_mask[None, :],
+                other=0,
+            )
+            acc = acc * decay[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
+            high = highest
+    place = (slot * queries + rows) * heads + head
+    empty = total == 0
+    acc = acc / tl.where(empty, 1.0, total)[:, None]
+    out_mask = row_mask[:, None] & dim_mask[None, :]
+    tl.store(out + place[:, None] * head_dim + dims[None, :], acc, out_mask)
+    if LSE:
+        natural = (high + tl.log2(tl.where(empty, 1.0, total))) * 0.6931471805599453
+        tl.store(lse + place, natural, row_mask)
+
+
+def tile_shape(
+    queries: int, page_tokens: int, head_dim: int, dtype: torch.dtype
+) -> tuple[int, int, int, int]:
+    """Query rows, keys and head elements of a tile, and warps.
+
+    Keys of a block do not cross a page, so a block larger than a page would be mostly masked; a wide head or
+    float32 leaves fewer registers and less shared memory for the tile.
+    """
+    block_d = max(16, triton.next_power_of_2(head_dim))
+    wide = block_d * dtype.itemsize > 256
+    block_m = min(64 if wide else 128, max(16, triton.next_power_of_2(queries)))
+    block_n = min(32 if wide else 64, max(16, triton.next_power_of_2(page_tokens)))
+    return block_m, block_n, block_d, 8 if block_m == 128 else 4
+
+
+def paged_attention(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+) -> Tensor:
+    """Attention of q [s, tq, h, d] to the pages [p, n, h, d] that page_table [s, m] lists."""
+    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, None)
+
+
+def paged_attention_lse(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same, with the log-sum-exp [s, tq, h] of the scores."""
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, lse), lse
+
+
+def _launch(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float,
+    lse: Tensor | None,
+) -> Tensor:
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if out.numel() == 0:
+        return out
+    q, k_pages, v_pages = dense_rows(q), dense_rows(k_pages), dense_rows(v_pages)
+    slots, queries, heads, head_dim = q.shape
+    block_m, block_n, block_d, num_warps = tile_shape(queries, k_pages.shape[1], head_dim, q.dtype)
+    tiles = triton.cdiv(queries, block_m)
+    with on_device(q):
+        paged_attention_kernel[(slots * heads * tiles,)](
+            q, k_pages, v_pages, page_table.contiguous(), page_lengths.contiguous(), out,
+            out if lse is None else lse,
+            queries, tiles, heads, page_table.shape[1], k_pages.shape[0], head_dim, scale * LOG2_E,
+            *q.stride()[:3], *k_pages.stride()[:3], *v_pages.stride()[:3],
+            LSE=lse is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
+            num_warps=num_warps, num_stages=2, **OPTIONS,
+        )  # fmt: skip
+    return out
