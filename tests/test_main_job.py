@@ -71,7 +71,7 @@ def test_held_out_prompts_are_followed(pipe):
 def test_a_prompt_update_is_seen_soon_and_no_frame_is_lost(pipe):
     response = switch_response(pipe, Setting(seed=100), count=4)
     assert response["intact"] == 100
-    assert response["within_bar"] >= 50, response
+    assert response["colour_within_bar"] == 100, response
 
 
 @pytest.mark.slow

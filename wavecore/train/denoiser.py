@@ -60,13 +60,13 @@ class DenoiserSettings:
         (0.0, (1.0, 0.0, 0.0, 0.0)),
         (0.2, (0.3, 0.7, 0.0, 0.0)),
         (0.32, (0.1, 0.3, 0.6, 0.0)),
-        (0.45, (0.1, 0.1, 0.2, 0.6)),
+        (0.45, (0.05, 0.05, 0.3, 0.6)),
     )
     matrix_learning_rate: float = 4e-3
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     warmup_steps: int = 100
-    subject_weight: float = 3.0
+    subject_weight: float = 6.0
     renew: int = 2
     pool: int = 3000
     text_drop: float = 0.05

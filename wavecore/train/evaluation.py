@@ -104,16 +104,17 @@ def switch_response(
     Returns
     -------
     dict
-        `within_bar`: percent of runs within steps + 2 chunks; `median_chunks`; `intact`: percent
+        `within_bar`: percent of runs in which colour and shape are the new ones within steps + 2
+        chunks; `colour_within_bar`: the same for the colour alone; `median_chunks`; `intact`: percent
         of runs whose groups and time stamps have no gap and no repetition.
     """
     generator = np.random.default_rng([setting.seed, 29])
     chunk_groups = pipe.model.defaults.chunk_frames
-    chunks, intact = [], []
+    chunks, colour_chunks, intact = [], [], []
     for index in range(count):
         before = random_scene(generator)
         after = random_change(before, generator)
-        while (after.shape, after.colour) == (before.shape, before.colour):
+        while after.colour == before.colour:
             after = random_change(before, generator)
         at = int(generator.integers(4, 20))
         session = pipe.session(
@@ -137,14 +138,14 @@ def switch_response(
         progress("switches", index + 1, count)
     return {
         "within_bar": 100 * float(np.mean(np.array(chunks) <= setting.steps + 2)),
+        "colour_within_bar": 100 * float(np.mean(np.array(colour_chunks) <= setting.steps + 2)),
         "median_chunks": float(np.median(chunks)),
         "intact": 100 * float(np.mean(intact)),
     }
 
 
-def _shows(group: FrameGroup, scene: Scene) -> bool:
-    facts = read_clip(group.frames[-1:])
-    return facts.colour == scene.colour and facts.shape == scene.shape and facts.present == 1
+def _first(seen: list[bool]) -> float:
+    return seen.index(True) if True in seen else float("inf")
 
 
 def long_stream(
