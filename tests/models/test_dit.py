@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 
+import diffusers
 import pytest
 import torch
+from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
 from wavecore.cache.view import PageView
 from wavecore.errors import UsageError
 from wavecore.models.checkpoint_names import convert_state_dict
 from wavecore.models.dit import WAN_1_3B, WAN_14B, CausalWanDiT, DiTConfig, TextContext
 from wavecore.models.rope import axis_sizes, rope_table
-
-diffusers = pytest.importorskip("diffusers")
-from diffusers.models.transformers.transformer_wan import WanAttnProcessor  # noqa: E402
 
 LAYERS = 2
 

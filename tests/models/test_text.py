@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from support.text import write_text_encoder
 
 from wavecore.errors import CheckpointError, InputError, UsageError
 from wavecore.models.text import WanTextEncoder, _wan_names, clean
-
-transformers = pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,6 @@ import wavecore as wc
 from wavecore.errors import InputError
 from wavecore.models import CausalWanDiT, DiTConfig, WanVAE, WanVAEConfig, save_model
 
-pytest.importorskip("transformers")
-
 
 @pytest.fixture(
     scope="module",

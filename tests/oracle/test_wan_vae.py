@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import diffusers
 import pytest
 import torch
 
 from wavecore.models.checkpoint_names import convert_state_dict
 from wavecore.models.wan_vae import WanVAE, WanVAEConfig
-
-diffusers = pytest.importorskip("diffusers")
 
 
 @pytest.fixture(scope="module")

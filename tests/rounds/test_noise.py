@@ -25,7 +25,8 @@ def test_published_warped_steps(steps, shift, expected):
 
 @pytest.mark.parametrize("shift", [1.0, 3.0, 5.0, 8.0])
 def test_sigmas_of_diffusers(shift):
-    diffusers = pytest.importorskip("diffusers")
+    import diffusers
+
     table = diffusers.FlowMatchEulerDiscreteScheduler(num_train_timesteps=1000, shift=shift).sigmas
     for index in (0, 1, 250, 500, 750, 999):
         (level, _) = warped_levels([1000 - index], shift)
