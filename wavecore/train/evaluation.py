@@ -128,8 +128,11 @@ def switch_response(
                     session.update(plain_caption(after))
                 if len(groups) == at + chunk_groups * (setting.steps + 4):
                     break
-        seen = [_shows(group, after) for group in groups[at:]]
-        chunks.append((seen.index(True) + 1) / chunk_groups if True in seen else float("inf"))
+        facts = [read_clip(group.frames[-1:]) for group in groups[at:]]
+        coloured = [fact.present == 1 and fact.colour == after.colour for fact in facts]
+        shaped = [right and fact.shape == after.shape for right, fact in zip(coloured, facts, strict=True)]
+        colour_chunks.append(_groups_until(coloured) / chunk_groups)
+        chunks.append(_groups_until(shaped) / chunk_groups)
         expected = [0.0, *(1 / FPS + np.arange(len(groups) - 1) * 4 / FPS)]
         intact.append(
             [group.index for group in groups] == list(range(len(groups)))
@@ -144,8 +147,9 @@ def switch_response(
     }
 
 
-def _first(seen: list[bool]) -> float:
-    return seen.index(True) if True in seen else float("inf")
+def _groups_until(seen: list[bool]) -> float:
+    """Groups up to and with the first that shows it."""
+    return seen.index(True) + 1 if True in seen else float("inf")
 
 
 def long_stream(
