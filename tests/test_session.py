@@ -236,9 +236,14 @@ def test_wrong_sources_are_named(pipe):
         pipe.restyle([], "a red ball", strength=0)
 
 
-def test_unknown_models_are_named():
+def test_unknown_models_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").mkdir()
     with pytest.raises(UsageError, match='model: expected "sprites", a path, or a hub name'):
         load("no-such-model")
+    for path in ("tests/none", "no-folder/sprites.safetensors", "../sprites"):
+        with pytest.raises(UsageError, match=f"model: expected .* got '{path}'"):
+            load(path)
     with pytest.raises(UsageError, match="did you mean sprites"):
         load("sprite")
 

@@ -29,6 +29,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from wavecore.errors import UsageError
 from wavecore.prompt import prompt_fault
+from wavecore.rounds import RoundsKind
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -110,7 +111,7 @@ class RunSettings(BaseModel):
     seed: Seed = Field(0, description="seed of the noise")
     steps: Count = Field(4, description="denoising steps")
     size: Size | None = Field(None, description="WIDTHxHEIGHT in pixels; the model's own when left out")
-    rounds: Annotated[Literal["wavefront", "sequential", "stream_batch"], BeforeValidator(_choice)] = Field(
+    rounds: Annotated[RoundsKind, BeforeValidator(_choice)] = Field(
         "wavefront", description="order of the work"
     )
     placement: Literal["local"] = Field("local", description="where the work runs")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,15 @@ from torch import Tensor
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import load_sprites
-from wavecore.rounds import NoiseLevel, Rules, Sequential, StreamBatch, Wavefront, warped_levels
+from wavecore.rounds import (
+    NoiseLevel,
+    RoundsKind,
+    Rules,
+    Sequential,
+    StreamBatch,
+    Wavefront,
+    warped_levels,
+)
 from wavecore.session import Session
 from wavecore.trace import Trace
 
@@ -25,7 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-RoundsKind = Literal["wavefront", "sequential", "stream_batch"]
 OutputType = Literal["np", "pil", "pt", "latent"]
 
 
@@ -206,7 +213,7 @@ class Pipeline:
         rounds : str
             Order of the work.
         """
-        _choice("output_type", output_type, ("np", "pil", "pt", "latent"))
+        _choice("output_type", output_type, get_args(OutputType))
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         if not prompts:
             raise UsageError("prompt: expected at least one, got an empty list")
@@ -239,7 +246,7 @@ class Pipeline:
     def rules(self, rounds: RoundsKind, steps: int) -> Rules:
         """Rounds as the model was trained to stream."""
         _whole("steps", steps, 1)
-        _choice("rounds", rounds, ("wavefront", "sequential", "stream_batch"))
+        _choice("rounds", rounds, get_args(RoundsKind))
         defaults = self.model.defaults
         shared: dict[str, Any] = {
             "steps": steps,
@@ -293,7 +300,12 @@ def load(model: str | os.PathLike[str] = "sprites") -> Pipeline:
     path = Path(model)
     if path.is_file():
         return Pipeline(load_sprites(path))
-    is_hub_name = re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)) is not None
+    # Not what begins in an existing folder or ends as a weights file: a path in which something is mistyped.
+    is_hub_name = (
+        re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(model)) is not None
+        and not path.parent.is_dir()
+        and path.suffix not in (".safetensors", ".pt", ".pth")
+    )
     if not path.is_dir() and not is_hub_name:
         expected = '"sprites", a path, or a hub name such as Wan-AI/Wan2.1-T2V-1.3B'
         close = difflib.get_close_matches(str(model), ["sprites"], n=1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 
 from wavecore.commands.console import progress, report
 from wavecore.commands.options import json_option
 from wavecore.errors import UsageError
+from wavecore.rounds import RoundsKind
 
-_ROUNDS = ("wavefront", "sequential", "stream_batch")
+_ROUNDS = get_args(RoundsKind)
 
 
 @click.command("eval")

@@ -3,7 +3,7 @@
 from wavecore.rounds.data import Key, Read, Round, Slot, table
 from wavecore.rounds.noise import NoiseLevel, nearest_levels, nearest_sigma, noise, shifted, warped_levels
 from wavecore.rounds.order import chunk_major, round_major
-from wavecore.rounds.rules import Rounds, Rules
+from wavecore.rounds.rules import Rounds, RoundsKind, Rules
 from wavecore.rounds.sequential import Sequential, sequential
 from wavecore.rounds.stream_batch import StreamBatch, stream_batch
 from wavecore.rounds.wavefront import Wavefront, wavefront
@@ -14,6 +14,7 @@ __all__ = [
     "Read",
     "Round",
     "Rounds",
+    "RoundsKind",
     "Rules",
     "Sequential",
     "Slot",

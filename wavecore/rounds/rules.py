@@ -9,6 +9,7 @@ from typing import Literal
 from wavecore.errors import UsageError
 from wavecore.rounds.data import Key, Read, Round, Slot
 
+RoundsKind = Literal["wavefront", "sequential", "stream_batch"]
 AnchorPosition = Literal["adjacent", "reference", "absolute"]
 
 

@@ -29,7 +29,8 @@ from wavecore.sprites.world import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wavecore.pipeline import Pipeline, RoundsKind
+    from wavecore.pipeline import Pipeline
+    from wavecore.rounds import RoundsKind
     from wavecore.session import FrameGroup, Session
 
 Progress = Callable[[str, int, int], None]
