@@ -69,7 +69,7 @@ def noise(seed: int, chunk: int, stage: int, shape: Sequence[int]) -> np.ndarray
     """Standard normal noise of one chunk at one stage, float32.
 
     The counter of a Philox generator starts at a place of its own for each (chunk, stage), so
-    any order of execution, on any machine, draws the same numbers.
+    any order of execution draws the same numbers. NumPy may change its normal distribution between versions.
     """
     generator = np.random.Philox(key=seed % 2**128, counter=[0, 0, stage, chunk])
     return np.random.Generator(generator).standard_normal(shape, dtype=np.float32)
