@@ -1,5 +1,6 @@
 """Sessions and the pipeline on a small random model: counts, versions, isolation, repeatability."""
 
+import copy
 import threading
 from dataclasses import replace
 
@@ -241,6 +242,8 @@ def test_unknown_models_are_named(tmp_path, monkeypatch):
     (tmp_path / "tests").mkdir()
     with pytest.raises(UsageError, match='model: expected "sprites", a path, or a hub name'):
         load("no-such-model")
+    with pytest.raises(UsageError, match="device: expected one that works here, got moon"):
+        load("sprites", device="moon")
     for path in ("tests/none", "no-folder/sprites.safetensors", "../sprites"):
         with pytest.raises(UsageError, match=f"model: expected .* got '{path}'"):
             load(path)
@@ -267,3 +270,14 @@ def test_an_encoder_that_looks_ahead_loses_no_latent(count):
     with torch.inference_mode():
         whole = vae.encode(to_pixels(padded))[0]
     torch.testing.assert_close(latents[:, :real], whole, atol=1e-5, rtol=0)
+
+
+def test_a_model_runs_in_half_precision(pipe):
+    dit, text = copy.deepcopy(pipe.model.dit), copy.deepcopy(pipe.model.encode_text)
+    model = StreamModel("half", dit, copy.deepcopy(pipe.model.vae), text, pipe.model.defaults)
+    half = Pipeline(model.to("cpu", torch.bfloat16))
+    assert half.model.dit.head.head.weight.dtype == torch.bfloat16
+    for session in (half.session("a red ball", num_frames=13), pipe.session("a red ball", num_frames=13)):
+        assert frames_of(session).shape == (13, 32, 64, 3)
+    source = np.random.default_rng(0).integers(0, 256, (9, 32, 64, 3), dtype=np.uint8)
+    assert frames_of(half.restyle(source, "a red ball")).shape == source.shape

@@ -17,7 +17,9 @@ pip() { "$folder/bin/python" -m pip "$@" --disable-pip-version-check --quiet; }
 if ! "$folder/bin/python" -c 'import torch' 2>/dev/null; then
     pip install uv
     UV_HTTP_TIMEOUT=30 UV_HTTP_RETRIES=0 "$folder/bin/uv" pip install --quiet --python "$folder/bin/python" \
-        --torch-backend=auto "torch==$torch" 2>/dev/null ||
+        --torch-backend=auto "torch==$torch" 2>/dev/null || {
+        echo "setup: uv found no PyTorch $torch for this machine; taking the one that pip finds" >&2
         pip install "torch==$torch"
+    }
 fi
 pip install "$here$extra"

@@ -268,6 +268,8 @@ class Pipeline:
 
     def _checked_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         width, height = self.size if size is None else size
+        _whole("size", width, 1)
+        _whole("size", height, 1)
         patch = self.model.dit.config.patch
         factor = self.model.vae.spatial_factor
         across, down = factor * patch[2], factor * patch[1]
@@ -279,27 +281,47 @@ class Pipeline:
         return width, height
 
 
-def load(model: str | os.PathLike[str] = "sprites") -> Pipeline:
+def load(
+    model: str | os.PathLike[str] = "sprites",
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> Pipeline:
     """Load a model.
 
     Parameters
     ----------
     model : str or path
-        "sprites" (in the package), a sprites weights file, the folder of a Wan-class model, or the
-        hub name of one ("Wan-AI/Wan2.1-T2V-1.3B").
+        "sprites" (in the package), a sprites weights file, or the folder or hub name of a Wan-class
+        model that was distilled to few steps and made causal. A plain Wan 2.1 loads too, but was
+        never trained to stream, and four steps of it show little.
+    device : torch.device or str
+        Where it runs.
+    dtype : torch.dtype, optional
+        Type of its weights; that of the files when not given (sprites: float32).
 
     Raises
     ------
     UsageError
-        No such model.
+        No such model, or no such device.
     CheckpointError, InputError
         Its files cannot be used; the message names the file.
     """
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device: expected one that works here, got {device}: {reason}") from None
+    return Pipeline(_read(model).to(where, dtype))
+
+
+def _read(model: str | os.PathLike[str]) -> StreamModel:
     if str(model) == "sprites":
-        return Pipeline(load_sprites())
+        return load_sprites()
     path = Path(model)
     if path.is_file():
-        return Pipeline(load_sprites(path))
+        return load_sprites(path)
     # Not what begins in an existing folder or ends as a weights file: a path in which something is mistyped.
     is_hub_name = (
         re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(model)) is not None
@@ -307,13 +329,13 @@ def load(model: str | os.PathLike[str] = "sprites") -> Pipeline:
         and path.suffix not in (".safetensors", ".pt", ".pth")
     )
     if not path.is_dir() and not is_hub_name:
-        expected = '"sprites", a path, or a hub name such as Wan-AI/Wan2.1-T2V-1.3B'
+        expected = '"sprites", a path, or a hub name of the form organisation/repository'
         close = difflib.get_close_matches(str(model), ["sprites"], n=1)
         hint = "; did you mean sprites?" if close else ""
         raise UsageError(f"model: expected {expected}, got {str(model)!r}{hint}")
     from wavecore.models.wan import fetch, load_wan
 
-    return Pipeline(load_wan(path if path.is_dir() else fetch(str(model))))
+    return load_wan(path if path.is_dir() else fetch(str(model)))
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

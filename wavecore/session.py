@@ -114,9 +114,9 @@ class Session:
         latent_size = (model.dit.config.in_channels, height // factor, width // factor)
         self._cache = local_cache(model.dit, pages_needed(rules, chunks), *latent_size[1:])
         self._placement = LocalPlacement(model.dit, self._cache)
-        self._handoff = Handoff(levels, seed, latent_size)
+        self._handoff = Handoff(levels, seed, latent_size, model.device)
         self._decoder = model.vae.stream_decoder()
-        self._source = None if source is None else ChunkSource(source, model.vae, size)
+        self._source = None if source is None else ChunkSource(source, model.vae, size, model.device)
         self._ready: deque[FrameGroup] = deque()
         self._groups = 0
         self._frames_out = 0
@@ -215,7 +215,9 @@ class Session:
                 break
             with self.trace.span("decode", chunk=chunk, group=self._groups):
                 frames = to_uint8(self._decoder(latent[None, :, None])[0, :, :left])
-            group = FrameGroup(frames, self._groups, prompt.version, self._frames_out / self.fps, latent)
+            group = FrameGroup(
+                frames, self._groups, prompt.version, self._frames_out / self.fps, latent.clone()
+            )
             self.trace.record("ready", group=group.index, version=group.version, frames=len(frames))
             self._ready.append(group)
             self._groups += 1

@@ -31,13 +31,22 @@ class ChunkSource:
         Encodes them.
     size : (width, height)
         That every frame must have.
+    device : torch.device
+        Of the VAE.
     """
 
-    def __init__(self, frames: Iterator[NDArray[np.uint8]], vae: StreamingVAE, size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        frames: Iterator[NDArray[np.uint8]],
+        vae: StreamingVAE,
+        size: tuple[int, int],
+        device: torch.device | str = "cpu",
+    ) -> None:
         self._frames = frames
         self._encoder = vae.stream_encoder()
         self._stride = vae.temporal_factor
         self._size = size
+        self._device = device
         self._taken = 0
         self._over = False
         self._latents: list[Tensor] = []  # [1, c, h, w] each
@@ -90,7 +99,7 @@ class ChunkSource:
         pieces = []
         if frames:
             frames += frames[-1:] * (wanted - len(frames))
-            pieces.append(self._encoder(to_pixels(np.stack(frames))))
+            pieces.append(self._encoder(to_pixels(np.stack(frames)).to(self._device)))
         if self._over:
             rest = self._encoder.flush()
             pieces += [] if rest is None else [rest]
@@ -113,4 +122,4 @@ def to_pixels(frames: NDArray[np.uint8]) -> Tensor:
 def to_uint8(pixels: Tensor) -> NDArray[np.uint8]:
     """Pixels [3, f, h, w] in [-1, 1] to frames uint8 [f, h, w, 3]."""
     scaled = pixels.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8)
-    return scaled.permute(1, 2, 3, 0).contiguous().numpy()
+    return scaled.permute(1, 2, 3, 0).contiguous().cpu().numpy()

@@ -289,3 +289,25 @@ def test_wrong_attend_is_named():
 def test_wrong_configuration_is_named(fields):
     with pytest.raises(UsageError, match=f"{'patch' if 'patch' in fields else 'dim'}: expected"):
         DiTConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"latents": torch.zeros(1, 16, 8, 8)}, r"latents: expected \[b, c, f, h, w\]"),
+        ({"timesteps": torch.zeros(1, 2)}, r"timesteps: expected \[1, 3\], got \[1, 2\]"),
+        ({"text": torch.zeros(1, 5, 7)}, r"text: expected \[1, l, 32\]"),
+        ({"text": torch.zeros(1, 2, 5, 32)}, "with g dividing 3 frames"),
+        ({"attend": "causal", "chunk_frames": 0}, "chunk_frames: expected at least 1, got 0"),
+        ({"attend": "sideways"}, 'attend: expected "full", "causal"'),
+    ],
+)
+def test_wrong_clips_are_named(changes, message):
+    dit = CausalWanDiT(DiTConfig(dim=48, heads=2, layers=1, ffn_dim=48, text_dim=32))
+    arguments = {
+        "latents": torch.zeros(1, 16, 3, 8, 8),
+        "timesteps": torch.zeros(1, 3),
+        "text": torch.zeros(1, 5, 32),
+    }
+    with pytest.raises(UsageError, match=message):
+        dit(**(arguments | changes))

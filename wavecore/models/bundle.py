@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from wavecore.models.dit import CausalWanDiT
 from wavecore.models.stream import StreamingVAE
@@ -65,3 +66,16 @@ class StreamModel:
     vae: StreamingVAE
     encode_text: Callable[[list[str]], Tensor]
     defaults: StreamDefaults
+
+    @property
+    def device(self) -> torch.device:
+        """Where the transformer is, and so where a stream runs."""
+        return self.dit.patch_embedding.weight.device
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> StreamModel:
+        """Move every part, as `torch.nn.Module.to` does; returns the model itself."""
+        text = getattr(self.encode_text, "model", self.encode_text)  # Wan's wraps a module
+        for part in (self.dit, self.vae, text):
+            if isinstance(part, nn.Module):
+                part.to(device, dtype)
+        return self

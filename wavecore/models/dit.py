@@ -184,6 +184,7 @@ class CausalWanDiT(nn.Module):
         frame_positions: Tensor | None = None,
     ) -> Tensor:
         """What the head gives, `config.prediction`; arguments as in `forward`."""
+        self._check_clip(latents, timesteps, text, chunk_frames)
         batch, _, frames, height, width = latents.shape
         grid = height // self.config.patch[1], width // self.config.patch[2]
         if frame_positions is None:
@@ -196,6 +197,26 @@ class CausalWanDiT(nn.Module):
         for block, keys, values in zip(self.blocks, context.keys, context.values, strict=True):
             x = block(x, modulation, rope, keys, values, mask)
         return self.unpatchify(self.head(x, time), frames, height, width)
+
+    def _check_clip(self, latents: Tensor, timesteps: Tensor, text: Tensor, chunk_frames: int) -> None:
+        if latents.dim() != 5:
+            raise UsageError(f"latents: expected [b, c, f, h, w], got {list(latents.shape)}")
+        batch, frames = latents.shape[0], latents.shape[2]
+        if timesteps.shape != (batch, frames):
+            raise UsageError(f"timesteps: expected [{batch}, {frames}], got {list(timesteps.shape)}")
+        groups = text.shape[1] if text.dim() == 4 else 1
+        if (
+            text.dim() not in (3, 4)
+            or text.shape[0] != batch
+            or text.shape[-1] != self.config.text_dim
+            or frames % groups
+        ):
+            raise UsageError(
+                f"text: expected [{batch}, l, {self.config.text_dim}] or [{batch}, g, l, "
+                f"{self.config.text_dim}] with g dividing {frames} frames, got {list(text.shape)}"
+            )
+        if chunk_frames < 1:
+            raise UsageError(f"chunk_frames: expected at least 1, got {chunk_frames}")
 
     @staticmethod
     def _mask(

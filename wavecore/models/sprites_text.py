@@ -58,13 +58,16 @@ class SpritesTextEncoder(nn.Module):
         flat = [word_features(word, self.buckets) for words in split for word in words]
         if not flat:
             return self.positions.new_zeros(len(prompts), WORDS, self.positions.shape[1])
-        offsets = torch.tensor([0, *map(len, flat[:-1])]).cumsum(0)
-        embedded = self.words(torch.tensor([i for row in flat for i in row]), offsets)
-        counts = torch.tensor([len(words) for words in split])
-        rows = torch.repeat_interleave(torch.arange(len(prompts)), counts)
-        columns = torch.cat([torch.arange(n) for n in counts.tolist()])
+        device = self.positions.device
+        offsets = torch.tensor([0, *map(len, flat[:-1])], device=device).cumsum(0)
+        embedded = self.words(torch.tensor([i for row in flat for i in row], device=device), offsets)
+        counts = torch.tensor([len(words) for words in split], device=device)
+        places = torch.arange(WORDS, device=device)
+        rows = torch.repeat_interleave(torch.arange(len(prompts), device=device), counts)
+        columns = torch.cat([places[: len(words)] for words in split])
         x = embedded.new_zeros(len(prompts), WORDS, embedded.shape[1]).index_put((rows, columns), embedded)
-        pad = torch.arange(WORDS)[None] >= counts[:, None]
+        empty = places[None] >= counts[:, None]
+        pad = empty.clone()
         pad[:, 0] = False  # an empty prompt still needs one key
         x = self.norm(self.encoder(x + self.positions, src_key_padding_mask=pad))
-        return x.masked_fill((torch.arange(WORDS)[None] >= counts[:, None])[..., None], 0.0)
+        return x.masked_fill(empty[..., None], 0.0)

@@ -84,7 +84,7 @@ class SpritesVAE(nn.Module):
         """One latent [b, c, h / 8, w / 8] of 1 or 4 frames [b, 3, f, h, w]; 1 frame counts four times."""
         if group.shape[2] == 1:
             group = group.expand(-1, -1, STRIDE, -1, -1)
-        return self.encoder(self.fold(group)).permute(0, 3, 1, 2)
+        return self.encoder(self.fold(group).to(self.encoder.weight.dtype)).permute(0, 3, 1, 2)
 
     def decode_group(self, latent: Tensor, previous: Tensor) -> Tensor:
         """Four frames [b, 3, 4, h, w] of one latent [b, c, h, w], given the latent before it."""
@@ -108,7 +108,7 @@ class SpritesVAE(nn.Module):
 
     def decode_step(self, latent: Tensor, state: State) -> tuple[Tensor, State]:
         """Next 1 (first call) or 4 frames [b, 3, f, h, w] of one latent [b, c, 1, h / 8, w / 8]."""
-        current = latent[:, :, 0]
+        current = latent[:, :, 0].to(self.decoder.weight.dtype)
         frames = self.decode_group(current, state[0] if state else torch.zeros_like(current))
         return frames if state else frames[:, :, -1:], (current,)
 
