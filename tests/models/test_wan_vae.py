@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from safetensors.torch import load_file
 from torch.utils._pytree import tree_leaves
 
 from wavecore.errors import UsageError
@@ -16,7 +17,7 @@ from wavecore.models.stream import run_units
 from wavecore.models.wan_vae import WanVAE, WanVAEConfig
 from wavecore.models.wan_vae_layers import arrange_weights, convolve_space_time
 
-REAL_LATENT = Path(__file__).parents[3] / "shared/data/wan21_latents_1x16x16x40x64_bf16.pth"
+REAL_LATENT = Path(__file__).parents[1] / "data/wan_latent.safetensors"
 TINY = WanVAEConfig(base_dim=8, num_res_blocks=1)
 
 
@@ -240,11 +241,8 @@ def test_wrong_configuration(fields, named):
 
 @torch.inference_mode()
 def test_real_latent_streamed_equals_whole_at_full_width():
-    if not REAL_LATENT.is_file():
-        pytest.skip(f"needs {REAL_LATENT.name} in ../shared/data beside the repository")
-    # Stored as [batch, time, channels, height, width].
-    stored = torch.load(REAL_LATENT, weights_only=True, map_location="cpu")
-    latents = stored.transpose(1, 2)[:, :, :2, 16:20, 28:32].float()
+    stored = load_file(REAL_LATENT)["latents"]  # [frames, channels, height, width]
+    latents = stored.transpose(0, 1)[None, :, :2, :4, :4].float()
     vae = make_vae(WanVAEConfig())
     arrange_weights(vae)
     decoder = vae.stream_decoder()

@@ -8,7 +8,7 @@ from wavecore.models.sprites import load_sprites
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.train.clips import CHUNK_LATENTS, CHUNKS, ClipPool, encode_frames, make_clip
 from wavecore.train.codec import fit_linear
-from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining
+from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining, make_batch
 from wavecore.train.noise import chunk_sigmas
 from wavecore.train.sprites import SpritesTraining
 
@@ -79,3 +79,30 @@ def test_training_learns_resumes_and_exports(tmp_path):
     model = load_sprites(weights)
     assert model.dit.config == first.dit.config
     assert (tmp_path / "preview.png").stat().st_size > 1000
+
+
+def test_training_lowers_the_error(vae, tmp_path):
+    settings = DenoiserSettings(
+        chunks=4, pool=24, warmup_steps=1, seed=2, curriculum=((0.0, (1.0, 0, 0, 0)),)
+    )
+    training = DenoiserTraining(tmp_path, vae, settings)
+    generator = np.random.default_rng(3)
+    pool = ClipPool(vae, 4, seed=3)
+    for _ in range(4):
+        pool.grow()
+    batch = make_batch(pool.sample(4, 1), settings, generator)
+    first, _ = training._update(batch)
+    for _ in range(11):
+        last, _ = training._update(batch)
+    assert last < 0.7 * first
+
+
+def test_an_interrupted_run_is_saved(vae, tmp_path):
+    def interrupt(row):
+        raise KeyboardInterrupt
+
+    training = DenoiserTraining(tmp_path, vae, DenoiserSettings(chunks=1, pool=8, renew=0, seed=2))
+    training.step = 48
+    with pytest.raises(KeyboardInterrupt):
+        training.run(interrupt)
+    assert DenoiserTraining(tmp_path, vae, training.settings).step == 50

@@ -213,39 +213,46 @@ class DenoiserTraining:
         for _ in range(6 * settings.chunks):
             pool.grow()
         bands: dict[float, list[float]] = {level: [] for level in FEW_STEP_SIGMAS}
-        last_save = self.seconds
+        saved = self.seconds
         last_step = self.step + max_steps
-        while self.seconds < 60 * settings.minutes and self.step < last_step:
-            began = time.perf_counter()
-            length = self._window_length(generator)
-            for _ in range(settings.renew):
-                pool.grow()
-            batch = make_batch(pool.sample(settings.chunks // length, length), settings, generator)
-            peaks = settings.matrix_learning_rate, settings.learning_rate
-            for optimizer, peak in zip(self.optimizers, peaks, strict=True):
-                optimizer.param_groups[0]["lr"] = peak * self.schedule()
-            loss, by_level = batch_loss(self.dit, self.text_encoder, batch)
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            decay = min(settings.ema, (1 + self.step) / (10 + self.step))
-            with torch.no_grad():
-                for name, value in self.model.state_dict().items():
-                    self.ema[name].lerp_(value, 1 - decay)
-            self.step += 1
-            self.seconds += time.perf_counter() - began
-            for level, value in by_level.items():
-                if not math.isnan(value):  # no chunk of the batch had this level
-                    bands[level].append(value)
-            if self.step % 50 == 0:
-                on_log(self._log(loss.item(), bands))
-                bands = {level: [] for level in FEW_STEP_SIGMAS}
-            if self.seconds - last_save > save_every:
-                self.save()
-                last_save = self.seconds
-        self.save()
+        try:
+            while self.seconds < 60 * settings.minutes and self.step < last_step:
+                began = time.perf_counter()
+                length = self._window_length(generator)
+                for _ in range(settings.renew):
+                    pool.grow()
+                clips = pool.sample(settings.chunks // length, length)
+                loss, by_level = self._update(make_batch(clips, settings, generator))
+                self.step += 1
+                self.seconds += time.perf_counter() - began
+                for level, value in by_level.items():
+                    if not math.isnan(value):  # no chunk of the batch had this level
+                        bands[level].append(value)
+                if self.step % 50 == 0:
+                    on_log(self._log(loss, bands))
+                    bands = {level: [] for level in FEW_STEP_SIGMAS}
+                if self.seconds - saved > save_every:
+                    self.save()
+                    saved = self.seconds
+        finally:  # an interrupt loses at most the step it falls into
+            self.save()
+
+    def _update(self, batch: Batch) -> tuple[float, dict[float, float]]:
+        """One step of the optimizers and of the average; returns loss and error by level."""
+        peaks = self.settings.matrix_learning_rate, self.settings.learning_rate
+        for optimizer, peak in zip(self.optimizers, peaks, strict=True):
+            optimizer.param_groups[0]["lr"] = peak * self.schedule()
+        loss, by_level = batch_loss(self.dit, self.text_encoder, batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        decay = min(self.settings.ema, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for name, value in self.model.state_dict().items():
+                self.ema[name].lerp_(value, 1 - decay)
+        return loss.item(), by_level
 
     def _log(self, loss: float, bands: dict[float, list[float]]) -> dict[str, Any]:
         row = {
