@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from wavecore.errors import CheckpointError, UsageError
+from wavecore.files import complete_or_nothing
 from wavecore.models.bundle import StreamDefaults, StreamModel
 from wavecore.models.checkpoint_checks import check_names, check_tensors
 from wavecore.models.checkpoint_files import read_tensors
@@ -29,10 +30,18 @@ SPRITES_DEFAULTS = StreamDefaults(
 def save_sprites(
     path: Path, dit: CausalWanDiT, vae: SpritesVAE, text_encoder: SpritesTextEncoder, dtype: torch.dtype
 ) -> None:
-    """Write the three parts of a sprites model as one safetensors file."""
+    """Write the three parts of a sprites model as one safetensors file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written; there is then none.
+    """
     parts = nn.ModuleDict({"dit": dit, "vae": vae, "text": text_encoder})
     tensors = {name: value.detach().to(dtype).contiguous() for name, value in parts.state_dict().items()}
-    save_file(tensors, path, metadata={"config": json.dumps(asdict(dit.config))})
+    content = save(tensors, metadata={"config": json.dumps(asdict(dit.config))})
+    with complete_or_nothing(path) as pending:
+        pending.write_bytes(content)
 
 
 def load_sprites(path: Path | None = None) -> StreamModel:
