@@ -81,17 +81,18 @@ def paged_attention_kernel(
 
 
 def tile_shape(
-    queries: int, page_tokens: int, head_dim: int, dtype: torch.dtype
+    queries: int, page_tokens: int, head_dim: int, dtype: torch.dtype, hopper: bool
 ) -> tuple[int, int, int, int]:
-    """Query rows, keys and head elements of a tile, and warps.
+    """Query rows, keys and head elements of a tile, and warps: what compiles without a register spill.
 
-    Keys of a block do not cross a page, so a block larger than a page would be mostly masked; a wide head or
-    float32 leaves fewer registers and less shared memory for the tile.
+    Hopper's matrix instructions read their operands from shared memory, which leaves registers for the larger
+    tile. Keys of a block do not cross a page, so a block larger than a page would be mostly masked.
     """
     block_d = max(16, triton.next_power_of_2(head_dim))
-    wide = block_d * dtype.itemsize > 256
-    block_m = min(64 if wide else 128, max(16, triton.next_power_of_2(queries)))
-    block_n = min(32 if wide else 64, max(16, triton.next_power_of_2(page_tokens)))
+    large = hopper and block_d * dtype.itemsize <= 256
+    rows, keys = (128, 64) if large else (64, 32)
+    block_m = min(rows, max(16, triton.next_power_of_2(queries)))
+    block_n = min(keys, max(16, triton.next_power_of_2(page_tokens)))
     return block_m, block_n, block_d, 8 if block_m == 128 else 4
 
 
@@ -124,7 +125,8 @@ def _launch(
         return out
     q, k_pages, v_pages = dense_rows(q), dense_rows(k_pages), dense_rows(v_pages)
     slots, queries, heads, head_dim = q.shape
-    block_m, block_n, block_d, num_warps = tile_shape(queries, k_pages.shape[1], head_dim, q.dtype)
+    hopper = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] == 9
+    block_m, block_n, block_d, num_warps = tile_shape(queries, k_pages.shape[1], head_dim, q.dtype, hopper)
     tiles = triton.cdiv(queries, block_m)
     with on_device(q):
         paged_attention_kernel[(slots * heads * tiles,)](
