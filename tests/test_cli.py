@@ -242,7 +242,8 @@ def test_prompts_arrive_unchanged(pipe: FakePipeline, prompt: str) -> None:
 def test_interrupt(tmp_path: Path, flags: list[str], count: object) -> None:
     """A real SIGINT to a real process: exit code 130 and a complete file of the frames so far."""
     program = f"""
-        import sys
+        import signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
         sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
         import wavecore
         from support.fake_pipeline import FakePipeline
