@@ -94,9 +94,7 @@ class Scenario:
         cost = self._cost
         whole = UnitCosts(denoise=cost.prepare + cost.denoise, decode=cost.ready[-1] - cost.ready[0])
         whole = replace(whole, decode=cost.ready[-1] - whole.denoise, store=cost.store)
-        return replace(
-            self, adapter=RetainedPrefix(1), costs=whole, group_seconds=Fraction(self.period)
-        )
+        return replace(self, adapter=RetainedPrefix(1), costs=whole, group_seconds=Fraction(self.period))
 
     def controller(self) -> Controller:
         """Make the controller."""
@@ -109,9 +107,7 @@ class Scenario:
             target=self.target,
             warmup=8 if self.spread else 0,
         )
-        settings = Settings(
-            adapter=self.adapter, group_seconds=self.group_seconds, fallback=self.fallback
-        )
+        settings = Settings(adapter=self.adapter, group_seconds=self.group_seconds, fallback=self.fallback)
         return Controller(settings, estimator)
 
     def cost_model(self) -> CostModel:
@@ -161,9 +157,7 @@ class Result:
         }
 
 
-def simulate(
-    scenario: Scenario, arrivals: Arrivals, watch: Callable[[Output], None] | None = None
-) -> Result:
+def simulate(scenario: Scenario, arrivals: Arrivals, watch: Callable[[Output], None] | None = None) -> Result:
     """Simulate until every update has been settled.
 
     Parameters

@@ -21,9 +21,9 @@ class UpdateRecord:
     arrival : int
         When it was asked for.
     start : int or None
-        Launch of the job that made its first group shown.
+        Launch of its job; once it is displayed, of the job that made the group that was shown first.
     ready : int or None
-        First group of that job deliverable.
+        That group deliverable.
     display : int or None
         That version first shown.
     outcome : "displayed", "superseded", "identical", "lost" or None
@@ -31,7 +31,7 @@ class UpdateRecord:
     by : int or None
         The version that superseded it, or that it is identical to.
     position : int or None
-        Chosen branch position j.
+        Chosen branch position j of its (latest) launch.
     why : str
         Reason of the launch.
     passed : int

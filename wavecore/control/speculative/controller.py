@@ -63,8 +63,6 @@ class Controller:
         self.state = State(settings.plan(), adapter.needs, adapter.carries_decoder)
         self.guards = Guards(settings, self.state, estimator)
         self.closed = False
-        self.next_tick: int | None = None
-        self.next_wake: int | None = None
         self._estimator = estimator
         self._ledger = Ledger()
         self.playback = Playback(settings, self.state, self.guards, estimator, self._ledger)
@@ -108,11 +106,26 @@ class Controller:
         self._time = time
         self._handlers[type(event)](event, time)
         if not self.closed:
-            self.playback.resume(time)
+            if self.playback.frozen:
+                self.playback.resume(time)
             if state.job is None and state.version >= 0:
                 self._dispatch(time)
-            self._arm(time)
         return out
+
+    @property
+    def next_tick(self) -> int | None:
+        """When the next `Tick` is due; None while there is nothing to show and nothing to wait for."""
+        return None if self.closed else self.playback.next_tick()
+
+    @property
+    def next_wake(self) -> int | None:
+        """When the next `Wake` is due; None while only other events can change anything."""
+        job = self.state.job
+        if self.closed:
+            return None
+        if job is not None:
+            return None if job.told_to_end else job.timeout
+        return self._refill_time if self._refill_time > self._time else None
 
     @property
     def state_name(self) -> str:
@@ -176,7 +189,7 @@ class Controller:
         state.publish(position, prediction, added)
         if added & PIXELS:
             self._estimator.observe(job.latent + group, time - job.start, job.reason == "bootstrap")
-            self._ledger.ready(job.version, position, time)
+            prediction.ready = time
             if self.playback.begun:
                 self.playback.missed(position, time)
             else:
@@ -228,23 +241,25 @@ class Controller:
     def _dispatch(self, time: int) -> None:
         """Launch a call, if there is a reason to and a feasible position."""
         if not self.playback.begun:
-            self._launch(0, "bootstrap", [], time)
+            self._decide("bootstrap", 0, [], time)
+            self._launch(0, "bootstrap", 0, time)
             return
         self._refill_time = self.guards.refill_time()
         refill = time >= self._refill_time
         if self.state.pending:
             position, rejected = self.guards.earliest(time)
+            if position is not None or not refill:
+                self._decide("pending", position, rejected, time)
             if position is not None:
-                self._launch(position, "pending", rejected, time)
+                self._launch(position, "pending", len(rejected), time)
             elif refill:
                 self._launch_late(rejected, time)
-            else:
-                self._decide("pending", None, rejected, time)
         elif refill:
             position = self.guards.append()
             rejection = self.guards.check(position, time)
             if rejection is None:
-                self._launch(position, "refill", [], time)
+                self._decide("refill", position, [], time)
+                self._launch(position, "refill", 0, time)
             else:
                 self._launch_late([rejection], time)
 
@@ -252,24 +267,18 @@ class Controller:
         """Refill where no deadline can be met any more: waiting would only make it later."""
         state, guards = self.state, self.guards
         position, phase = guards.append(), self.settings.adapter.phase
-        fallback = self.settings.fallback
-        if fallback == "drop":
+        kind = "drop" if self.settings.fallback == "drop" or position > state.end else "freeze"
+        if self.settings.fallback == "drop" and guards.latencies is not None:
             position = max(position, state.plan.position_from(time + guards.need(position)))
             position += -position % phase
-        if position > state.end:
-            state.leave_empty(position)
-            fallback = "drop"
-        rejection = guards.check(position, time)
-        if rejection is not None and rejection.guard != "deadline":
-            self._decide("late", None, [*rejected, rejection], time)
-            return
-        short = 0 if rejection is None else rejection.short
-        self._fall_back(fallback if fallback == "drop" else "freeze", position, f"late by {_ms(short)}", time)
-        self._launch(position, "late", rejected, time)
+        self._decide("late", position, rejected, time)
+        state.leave_empty(position)
+        self._fall_back(kind, position, f"late by {_ms(max(guards.in_time(position, time), 0))}", time)
+        self._launch(position, "late", len(rejected), time)
 
-    def _launch(self, position: int, reason: str, rejected: list[Rejection], time: int) -> None:
+    def _launch(self, position: int, reason: str, passed: int, time: int) -> None:
+        """Lock what is before `position`, invalidate what is behind it, start one call there."""
         state, adapter = self.state, self.settings.adapter
-        self._decide(reason, position, rejected, time)
         replaced = state.cut(position)
         if replaced and self.settings.fallback in ("stale", "retarget"):
             state.shelf = replaced
@@ -283,13 +292,13 @@ class Controller:
         state.job = Job(number, version, position, groups, trimmed, time, time + self._timeout, reason)
         state.locked = position
         state.pending = False
-        state.add({position + group: Prediction(version, number) for group in range(groups)})
+        state.add({position + group: Prediction(version, number, time) for group in range(groups)})
         self._made = state.condition
         self._out.append(Launch(time, number, version, state.condition, position, groups, trimmed, reason))
-        self._ledger.launch(state.job, adapter.latents, len(rejected))
+        self._ledger.launch(state.job, adapter.latents, passed)
 
     def _decide(self, reason: str, position: int | None, rejected: list[Rejection], time: int) -> None:
-        coverage, lead = (self.guards.coverage(time), self.guards.lead()) if self.playback.begun else (0, 0)
+        coverage, lead = (self.guards.coverage(time), self.guards.lead) if self.playback.begun else (0, 0)
         self._out.append(Decision(time, self.state.seq, reason, position, tuple(rejected), coverage, lead))
 
     # -- the end of a job ----------------------------------------------------------------
@@ -312,9 +321,10 @@ class Controller:
         self._made = _NOTHING
         begun = self.playback.begun
         restored = bool(state.shelf) and state.irrevocable <= job.position
+        state.seal()
         first = 0 if not begun else job.position if restored else state.end
         gone = state.cut(first)
-        ledger.discard({p: e for p, e in gone.items() if p >= state.cursor}, why, time)
+        ledger.discard(gone, why, time)
         if restored:
             self._out.append(Restore(time, first, first + len(state.shelf)))
             state.add(state.shelf)
@@ -343,15 +353,6 @@ class Controller:
 
     # -- helpers -------------------------------------------------------------------------
 
-    def _arm(self, time: int) -> None:
-        """Say when the next tick and the next wake are due."""
-        self.next_tick = self.playback.next_tick()
-        job = self.state.job
-        if job is not None:
-            self.next_wake = None if job.told_to_end else job.timeout
-        else:
-            self.next_wake = self._refill_time if self._refill_time > time else None
-
     def _refresh(self, time: int) -> None:
         fault = self.guards.refresh()
         if fault is not None:
@@ -369,7 +370,6 @@ class Controller:
     def _end(self, time: int, reason: str) -> None:
         state = self.state
         self.closed = True
-        self.next_tick = self.next_wake = None
         if state.job is not None:
             self._out.append(Cancel(time, state.job.number, reason))
             self._ledger.end(state.job, time)

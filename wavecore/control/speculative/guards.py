@@ -18,14 +18,16 @@ _NEVER = 10**9 * SECOND
 class Guards:
     """F_j and Refill over the registers.
 
-    Each condition of F_j is a method that returns None, or by how many nanoseconds it fails where it is
-    about time and 0 where it is not.
-
     Parameters
     ----------
     settings : Settings
     state : State
     estimator : Estimator
+
+    Attributes
+    ----------
+    lead : int
+        Refill lead η as of the latest `refill_time`.
     """
 
     def __init__(self, settings: Settings, state: State, estimator: Estimator) -> None:
@@ -34,16 +36,9 @@ class Guards:
         self._state = state
         self._estimator = estimator
         self._latencies: Sequence[int] | None = None
-        self._margin = 0
+        self._margin = self.lead = 0
         self._needs: dict[int, int] = {}  # by trimmed latents, for positions of uniform duration
-        self._conditions = (
-            ("not locked", self.open),
-            ("context ready", self.context_ready),
-            ("cover", self.cover),
-            ("valid VAE", self.valid_decoder),
-            ("playable groups", self.playable),
-            ("deadline", self.in_time),
-        )
+        self._refill_end, self._refill_start, self._refill_time = -1, state.plan.start, 0
 
     # -- estimates -----------------------------------------------------------------------
 
@@ -67,6 +62,7 @@ class Guards:
         """
         latencies, margin = self._estimator.latencies(), self._estimator.margin()
         self._needs.clear()
+        self._refill_end = -1
         if not _valid(margin):
             return f"margin: expected finite nanoseconds, 0 or more, got {margin}"
         self._margin = int(margin)
@@ -74,7 +70,7 @@ class Guards:
             return None
         if len(latencies) != self._adapter.latents or not all(map(_valid, latencies)):
             return f"latencies: expected {self._adapter.latents} finite numbers, 0 or more, got {latencies}"
-        self._latencies = latencies  # type: ignore[assignment]
+        self._latencies = tuple(map(int, latencies))
         return None
 
     def need(self, position: int) -> int:
@@ -99,39 +95,48 @@ class Guards:
 
     # -- F_j -----------------------------------------------------------------------------
 
-    def open(self, position: int, time: int) -> int | None:
+    def open(self, position: int) -> bool:
         """j >= l."""
-        return None if position >= self._state.fixed else 0
+        return position >= self._state.fixed
 
-    def context_ready(self, position: int, time: int) -> int | None:
+    def context_ready(self, position: int) -> bool:
         """What the adapter continues from is there, and the position suits it."""
-        ready = position <= self._state.context_end and position % self._adapter.phase == 0
-        return None if ready else 0
+        return position <= self._state.context_end and position % self._adapter.phase == 0
 
-    def cover(self, position: int, time: int) -> int | None:
+    def cover(self, position: int) -> bool:
         """The predictions before `position` can meet all their deadlines: they are ready."""
-        return None if position <= self._state.pixels_end else 0
+        return position <= self._state.pixels_end
 
-    def valid_decoder(self, position: int, time: int) -> int | None:
+    def valid_decoder(self, position: int) -> bool:
         """Decoding can go on at `position` without touching frames before it."""
-        ready = not self._adapter.carries_decoder or position <= self._state.snapshots_end
-        return None if ready else 0
+        return not self._adapter.carries_decoder or position <= self._state.snapshots_end
 
-    def playable(self, position: int, time: int) -> int | None:
+    def playable(self, position: int) -> bool:
         """M_j > 0."""
-        return None if self._adapter.playable(position) > 0 else 0
+        return self._adapter.playable(position) > 0
 
-    def in_time(self, position: int, time: int) -> int | None:
-        """Every new group is deliverable by its deadline: t + Ĉ_{j,m} + ε <= b_{j+m}."""
-        short = time + self.need(position) - self._state.plan.deadline(position)
-        return None if short <= 0 else short
+    def in_time(self, position: int, time: int) -> int:
+        """Nanoseconds by which some group would miss its deadline; 0 or less when t + Ĉ_m + ε <= b_{j+m}."""
+        return time + self.need(position) - self._state.plan.deadline(position)
+
+    _conditions = (
+        ("not locked", open),
+        ("context ready", context_ready),
+        ("cover", cover),
+        ("valid VAE", valid_decoder),
+        ("playable groups", playable),
+    )
 
     def check(self, position: int, time: int) -> Rejection | None:
-        """F_j: None when it holds, otherwise the first condition that fails."""
+        """F_j: None when it holds, otherwise a condition that fails, the deadline before the others."""
+        short = self.in_time(position, time)
+        return self.check_untimed(position) if short <= 0 else Rejection(position, "deadline", short)
+
+    def check_untimed(self, position: int) -> Rejection | None:
+        """F_j without its deadlines."""
         for name, condition in self._conditions:
-            short = condition(position, time)
-            if short is not None:
-                return Rejection(position, name, short)
+            if not condition(self, position):
+                return Rejection(position, name)
         return None
 
     # -- choice --------------------------------------------------------------------------
@@ -159,15 +164,22 @@ class Guards:
         """Remaining continuous playable nanoseconds, h."""
         return max(self._state.plan.deadline(self._state.pixels_end) - time, 0)
 
-    def lead(self) -> int:
-        """Refill lead η; what a call needs where the estimator gives no valid one."""
+    def _find_lead(self) -> int:
+        """η: what a call needs if the estimator's is not valid, 0 if nothing is known at all."""
+        if self._latencies is None:
+            return 0
         need = self.need(self.append())
         lead = self._estimator.lead(need)
         return int(lead) if _valid(lead) else need
 
     def refill_time(self) -> int:
-        """Time from which Refill (h <= η) holds."""
-        return self._state.plan.deadline(self._state.pixels_end) - self.lead()
+        """Time from which Refill (h <= η) holds; h up to the append position, if that lies before n."""
+        plan, end = self._state.plan, self._state.pixels_end
+        if end != self._refill_end or plan.start != self._refill_start:
+            self._refill_end, self._refill_start = end, plan.start
+            self.lead = self._find_lead()
+            self._refill_time = plan.deadline(end - end % self._adapter.phase) - self.lead
+        return self._refill_time
 
 
 def _valid(value: float) -> bool:

@@ -61,12 +61,6 @@ class Ledger:
         if job.number > self._last_bootstrap:
             self.totals.busy += time - job.start
 
-    def ready(self, version: int, position: int, time: int) -> None:
-        """Note that a position's frames are there."""
-        record = self.open.get(version)
-        if record is not None and record.first == position and record.ready is None:
-            record.ready = time
-
     def display(self, prediction: Prediction, time: int) -> None:
         """Count a position that was shown; the first one of a version settles it."""
         if prediction.job > self._last_bootstrap:
@@ -75,7 +69,7 @@ class Ledger:
             self.totals.bootstrap_played += 1
         record = self.open.get(prediction.version)
         if record is not None:
-            record.display = time
+            record.start, record.ready, record.display = prediction.start, prediction.ready, time
             self.settle(prediction.version, "displayed", time)
 
     def discard(self, predictions: dict[int, Prediction], reason: str, time: int) -> None:
@@ -98,7 +92,7 @@ class Ledger:
             self.out.append(Discard(time, position, position + 1, 1, "late"))
             record = self.open.get(prediction.version)
             if record is not None and record.first == position:
-                record.first, record.ready = position + 1, None
+                record.first = position + 1
 
     def supersede(self, first: int, by: int, time: int) -> None:
         """Settle every version of which nothing was shown and all that was made lies behind `first`."""
@@ -111,7 +105,7 @@ class Ledger:
         record = self.open.get(version)
         if record is None or record.start is None:
             return False
-        record.start = record.ready = record.position = record.first = None
+        record.start = record.position = record.first = None
         return True
 
     def close(self, predictions: Iterable[dict[int, Prediction]], cursor: int, time: int) -> None:

@@ -25,6 +25,8 @@ class Playback:
 
     Attributes
     ----------
+    begun : bool
+        Whether the plan has a start.
     frozen : bool
         The last frame is held because the next group is not ready.
     """
@@ -32,15 +34,11 @@ class Playback:
     def __init__(
         self, settings: Settings, state: State, guards: Guards, estimator: Estimator, ledger: Ledger
     ) -> None:
-        self.frozen = False
+        self.begun = self.frozen = False
         self._state, self._guards, self._estimator, self._ledger = state, guards, estimator, ledger
         self._drop = settings.fallback == "drop"
         self._commit_lead = nanoseconds(settings.commit_lead)
-
-    @property
-    def begun(self) -> bool:
-        """Whether the plan has a start."""
-        return self._state.plan.start is not None
+        self._due = self._over = 0  # when the position at the cursor is due, and when its time is over
 
     def begin(self, asked: int, time: int) -> None:
         """Give the plan its start, if every group of the bootstrap call is expected in time.
@@ -62,6 +60,8 @@ class Playback:
         state.plan.start = start = start + self._commit_lead
         totals = self._ledger.totals
         totals.startup, totals.began = start - asked, start
+        self.begun = True
+        self._look_ahead()
         self._ledger.out.append(Begin(time, start, start - asked))
 
     def tick(self, time: int) -> str | None:
@@ -72,15 +72,15 @@ class Playback:
         str or None
             Why nothing happened.
         """
-        state, plan = self._state, self._state.plan
-        if plan.start is None or self.frozen:
+        if not self.begun or self.frozen:
             return "playback stands still"
-        if time >= plan.deadline(state.cursor + 1):
+        if time >= self._over:
             self._catch_up(time)
         committed = self._commit(time)
-        position = state.cursor
-        if time < plan.deadline(position):
+        if time < self._due:
             return None if committed else "nothing is due yet"
+        state = self._state
+        position = state.cursor
         prediction = state.predictions.get(position)
         if position >= state.pixels_end:
             if self._drop:
@@ -93,6 +93,7 @@ class Playback:
         else:
             self._ledger.out.append(Display(time, position, prediction.version))
             state.display()
+            self._due, self._over = self._over, state.plan.deadline(position + 2)
             self._ledger.display(prediction, time)
             self._estimator.due(1, 0)
         return None
@@ -101,22 +102,22 @@ class Playback:
         """Go on with a frozen stream, if the group it waits for is there."""
         if self.frozen and self._state.pixels_end > self._state.cursor:
             self.frozen = False
-            due = self._state.plan.deadline(self._state.cursor)
-            self._move_plan(max(time + self._commit_lead - due, 0), time)
+            self._move_plan(max(time + self._commit_lead - self._due, 0), time)
 
     def next_tick(self) -> int | None:
         """When a tick will have something to do."""
-        state, plan = self._state, self._state.plan
-        if plan.start is None or self.frozen:
+        if not self.begun or self.frozen:
             return None
-        due = plan.deadline(state.cursor)
-        position = state.irrevocable
-        if self._commit_lead and position < state.pixels_end and position in state.predictions:
-            return min(due, plan.deadline(position) - self._commit_lead)
-        return due
+        if self._commit_lead:
+            state, position = self._state, self._state.irrevocable
+            if position < state.pixels_end and position in state.predictions:
+                return min(self._due, state.plan.deadline(position) - self._commit_lead)
+        return self._due
 
     def missed(self, position: int, time: int) -> None:
         """Note it if the frames of `position`, ready now, come after their deadline."""
+        if time + self._commit_lead <= self._due:
+            return
         late = time - self._state.plan.deadline(position) + self._commit_lead
         if late > 0:
             self._ledger.totals.missed_deadlines += 1
@@ -125,6 +126,8 @@ class Playback:
     def _commit(self, time: int) -> bool:
         """Make irrevocable what is to be handed over by now."""
         state, before = self._state, self._state.irrevocable
+        if before == state.cursor and time < self._due - self._commit_lead:
+            return False
         while state.irrevocable < state.pixels_end:
             position = state.irrevocable
             prediction = state.predictions.get(position)
@@ -140,7 +143,7 @@ class Playback:
         if self._drop:
             self._skip(plan.position_from(time + 1) - 1, time)
         elif state.cursor < state.pixels_end:
-            late = time - plan.deadline(state.cursor)
+            late = time - self._due
             self._ledger.totals.missed_deadlines += 1
             self._ledger.out.append(Missed(time, state.cursor, late))
             self._move_plan(late, time)
@@ -150,6 +153,7 @@ class Playback:
         first = self._state.cursor
         self._underrun(first, end - first, "drop", time)
         self._ledger.late(self._state.skip(end), time)
+        self._look_ahead()
 
     def _underrun(self, position: int, groups: int, fallback: str, time: int) -> None:
         totals = self._ledger.totals
@@ -161,5 +165,10 @@ class Playback:
 
     def _move_plan(self, by: int, time: int) -> None:
         self._state.plan.delay(by)
+        self._look_ahead()
         self._ledger.totals.frozen += by
         self._ledger.out.append(Resume(time, self._state.cursor, by))
+
+    def _look_ahead(self) -> None:
+        plan, cursor = self._state.plan, self._state.cursor
+        self._due, self._over = plan.deadline(cursor), plan.deadline(cursor + 1)

@@ -125,5 +125,3 @@ class _Asked:
 
     def __call__(self, time: int) -> Update:
         return Update(time, self._condition)
-
-

@@ -13,10 +13,22 @@ LATE = 16  # joins the parts of a prediction that was due before its pixels were
 
 
 class Prediction(msgspec.Struct, gc=False):
-    """One position of B: which condition it follows, which job makes it, which parts are there."""
+    """One position of B.
+
+    Attributes
+    ----------
+    version, job : int
+        Which condition it follows, which job makes it.
+    start, ready : int
+        When that job was launched, and when the pixels were there.
+    parts : int
+        Mask of what is there.
+    """
 
     version: int
     job: int
+    start: int
+    ready: int = 0
     parts: int = 0
 
 
@@ -100,6 +112,7 @@ class State:
         self.pixels_end = self.context_end = self.snapshots_end = 0
         self.seq = 0
         self._needs, self._snapshots = needs, snapshots
+        self._used = PIXELS | needs | (SNAPSHOT if snapshots else 0)
         self._floor = 0  # B holds no position before it
         self._hole_end = 0  # positions before it without a prediction stay empty
 
@@ -123,20 +136,28 @@ class State:
     def publish(self, position: int, prediction: Prediction, parts: int) -> None:
         """Add parts to a prediction and move the ends."""
         prediction.parts |= parts
+        following = self.predictions.get(position + 1)
+        if (
+            parts & self._used == self._used
+            and position == self.pixels_end == self.context_end
+            and (position == self.snapshots_end or not self._snapshots)
+            and following is not None
+            and not following.parts
+        ):  # the common case: whole groups in order
+            self.pixels_end = self.context_end = self.snapshots_end = position + 1
+            return
         if parts & PIXELS and position == self.pixels_end:
             self.pixels_end = self._advance(position, PIXELS)
         if parts & self._needs and position == self.context_end:
             self.context_end = self._advance(position, self._needs)
-        if parts & SNAPSHOT and position == self.snapshots_end:
+        if self._snapshots and parts & SNAPSHOT and position == self.snapshots_end:
             self.snapshots_end = self._advance(position, SNAPSHOT)
         if position < self.cursor:
             self._prune()
 
     def cut(self, first: int) -> dict[int, Prediction]:
         """Take the predictions from `first` on out of B."""
-        taken = {}
-        for position in range(first, self._last(first)):
-            taken[position] = self.predictions.pop(position)
+        taken = {p: self.predictions.pop(p) for p in list(self.predictions) if p >= first}
         self._hole_end = max(min(self._hole_end, first), self.cursor)
         self.pixels_end = min(self.pixels_end, first)
         self.context_end = min(self.context_end, first)
@@ -149,6 +170,14 @@ class State:
         self.predictions |= predictions
         self._find_ends()
 
+    def seal(self) -> None:
+        """Expect nothing more of irrevocable positions: what is missing there stays a gap in the context."""
+        for position, prediction in self.predictions.items():
+            if position < self.irrevocable:
+                prediction.parts |= self._used
+        self._find_ends()
+        self._prune()
+
     def leave_empty(self, end: int) -> None:
         """Give up every position before `end` that has no prediction."""
         self._hole_end = max(self._hole_end, end)
@@ -156,9 +185,16 @@ class State:
 
     def display(self) -> None:
         """Advance p past a displayed position."""
-        self.cursor += 1
-        self.irrevocable = max(self.irrevocable, self.cursor)
-        self._prune()
+        position = self.cursor
+        self.cursor = end = position + 1
+        if self.irrevocable < end:
+            self.irrevocable = end
+        complete = end <= self.context_end and (end <= self.snapshots_end or not self._snapshots)
+        if complete and position == self._floor:
+            del self.predictions[position]
+            self._floor = end
+        else:
+            self._prune()
 
     def skip(self, end: int) -> dict[int, Prediction]:
         """Advance p to `end` without displaying; returns what had been predicted on the way."""
@@ -171,16 +207,10 @@ class State:
         self._prune()
         return skipped
 
-    def _last(self, position: int) -> int:
-        """End of the unbroken run of predictions that begins at `position`."""
-        while position in self.predictions:
-            position += 1
-        return position
-
     def _find_ends(self) -> None:
         self.pixels_end = self._advance(self.pixels_end - 1, PIXELS)
         self.context_end = self._advance(self.context_end - 1, self._needs)
-        self.snapshots_end = self._advance(self.snapshots_end - 1, SNAPSHOT)
+        self.snapshots_end = self._advance(self.snapshots_end - 1, SNAPSHOT) if self._snapshots else 0
 
     def _advance(self, position: int, parts: int) -> int:
         """First position behind `position` that lacks some of `parts`."""
