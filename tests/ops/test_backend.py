@@ -14,9 +14,10 @@ from wavecore.ops.backend import Backends
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own."""
+    """Run Python code in a process of its own, on the installed package and not on the working folder."""
     return subprocess.run(
         [sys.executable, "-c", code],
+        cwd=os.path.dirname(__file__),
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
