@@ -105,7 +105,7 @@ def subject_mask(truth: Track, from_start: bool) -> Tensor:
 
 def make_clip(vae: SpritesVAE, generator: np.random.Generator) -> Clip:
     """Draw, render and encode one clip."""
-    from_start = bool(generator.random() < 0.35)
+    from_start = bool(generator.random() < 0.5)
     scenes = draw_scenes(generator, switch=0.5)
     place = random_start(generator) if from_start else random_place(generator)
     truth = track(frames_of(scenes, from_start), place)
@@ -151,8 +151,8 @@ class ClipPool:
             self._oldest = (self._oldest + 1) % self._size
 
     def sample(self, count: int, chunks: int) -> list[Clip]:
-        """Windows of `chunks` chunks from `count` different clips; a third of them at a clip's beginning."""
+        """Windows of `chunks` chunks from `count` different clips; half of them at a clip's beginning."""
         chosen = self._generator.choice(len(self._clips), count, replace=False)
         firsts = self._generator.integers(0, CHUNKS - chunks + 1, count)
-        firsts[self._generator.random(count) < 1 / 3] = 0
+        firsts[self._generator.random(count) < 1 / 2] = 0
         return [self._clips[i].window(int(first), chunks) for i, first in zip(chosen, firsts, strict=True)]
