@@ -24,6 +24,7 @@ _COMMANDS = {
     "eval": "Measure a sprites model: does the video show what the prompt says?",
     "train": "Train the sprites model.",
     "convert": "Convert a checkpoint between naming schemes.",
+    "simulate": "Run the speculative controller in virtual time: latency, cost, laws.",
     "trace": "Turn an event log into a timeline for Perfetto.",
     "doctor": "Show what this machine has and which kernels run on it.",
 }

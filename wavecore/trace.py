@@ -43,6 +43,15 @@ Kind = Literal[
     "underrun",  # a group was due and not ready
     "supersede",  # a group not yet committed was replaced by one of a newer prompt version
     "discard",  # work was thrown away
+    "begin",  # playback got its start
+    "launch",  # a job was started at a position, under a version
+    "job",  # one job, from launch to end
+    "cancel",  # a job was told to end
+    "decide",  # the dispatch rule was evaluated: what was chosen, and which guard failed elsewhere
+    "update",  # what became of an update: its record
+    "late",  # a group was complete after its deadline
+    "fallback",  # a loss was covered: freeze, drop, restore, ...
+    "ignore",  # an event changed nothing
     "finish",  # the run ends
 ]
 KINDS: tuple[str, ...] = get_args(Kind)

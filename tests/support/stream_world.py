@@ -404,6 +404,14 @@ class World:
             assert record.by > record.version
             assert not [p for p in self.shown if self.contents[p].version == record.version]
 
+    def _on_accepted(self, accepted):
+        assert isinstance(self.event, ev.Update)
+        assert (accepted.version, accepted.condition) == (self.controller.version, self.event.condition)
+
+    def _on_jobend(self, end):
+        assert isinstance(self.event, ev.Finish | ev.Failed | ev.Cancelled) and end.job == self.event.job
+        assert end.start == self.calls[end.job].launch.time
+
     def _on_ignored(self, ignored):
         assert ignored.reason
 

@@ -11,6 +11,7 @@ from wavecore.control.speculative.estimators import Estimator
 from wavecore.control.speculative.events import (
     COMPLETE,
     PIXELS,
+    Accepted,
     Cancel,
     Cancelled,
     Close,
@@ -21,6 +22,7 @@ from wavecore.control.speculative.events import (
     FellBack,
     Finish,
     Ignored,
+    JobEnd,
     Launch,
     Output,
     Publish,
@@ -159,6 +161,7 @@ class Controller:
         state, condition = self.state, event.condition
         if state.version < 0:
             state.version, state.condition, self._asked = 0, condition, time
+            self._out.append(Accepted(time, 0, condition))
             return
         if _same(condition, state.condition):
             record = UpdateRecord(state.version, time, outcome="identical", by=state.version)
@@ -166,6 +169,7 @@ class Controller:
             self._out.append(Settled(time, record))
             return
         replaced, state.version, state.condition = state.version, state.version + 1, condition
+        self._out.append(Accepted(time, state.version, condition))
         if state.pending:
             self._ledger.settle(replaced, "superseded", time, state.version)
         self._ledger.arrive(state.version, time)
@@ -311,6 +315,7 @@ class Controller:
             return None
         state.job, state.locked = None, 0
         self._ledger.end(job, time)
+        self._out.append(JobEnd(time, job.number, job.start, type(event).__name__.lower()))
         self._refresh(time)
         return job
 

@@ -172,6 +172,23 @@ class Cancel(Struct, frozen=True, gc=False):
 # -- outputs that explain ----------------------------------------------------------------
 
 
+class Accepted(Struct, frozen=True):
+    """An update got its version."""
+
+    time: int
+    version: int
+    condition: Any
+
+
+class JobEnd(Struct, frozen=True, gc=False):
+    """The slot is free; `outcome` is "finish", "failed" or "cancelled"."""
+
+    time: int
+    job: int
+    start: int
+    outcome: str
+
+
 class Rejection(Struct, frozen=True, gc=False):
     """Why a position was not feasible; `short` is by how many nanoseconds, where it is about time."""
 
@@ -270,6 +287,6 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 Output = Union[  # noqa: UP007
-    Launch, Publish, Commit, Display, Shelve, Restore, Discard, Cancel, Decision, Begin, Underrun, Resume,
-    Missed, FellBack, Settled, Ignored, Ended,
+    Launch, Publish, Commit, Display, Shelve, Restore, Discard, Cancel, Accepted, JobEnd, Decision, Begin,
+    Underrun, Resume, Missed, FellBack, Settled, Ignored, Ended,
 ]  # fmt: skip

@@ -1,0 +1,66 @@
+"""Outputs of a controller as entries of the event log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from wavecore.control.clock import MILLISECOND, SECOND
+from wavecore.control.speculative import events as ev
+
+if TYPE_CHECKING:
+    from wavecore.trace import Kind, Trace
+
+_KINDS: dict[type, Kind] = {
+    ev.Accepted: "prompt",
+    ev.Launch: "launch",
+    ev.JobEnd: "job",
+    ev.Commit: "commit",
+    ev.Display: "display",
+    ev.Underrun: "underrun",
+    ev.Discard: "discard",
+    ev.Decision: "decide",
+    ev.FellBack: "fallback",
+    ev.Shelve: "fallback",
+    ev.Restore: "fallback",
+    ev.Resume: "fallback",
+    ev.Missed: "late",
+    ev.Settled: "update",
+    ev.Ignored: "ignore",
+    ev.Begin: "begin",
+    ev.Cancel: "cancel",
+    ev.Ended: "finish",
+}
+_PARTS = {ev.LATENT: "latent", ev.CONTEXT: "context", ev.PIXELS: "pixels", ev.SNAPSHOT: "snapshot"}
+_TIMES = ("coverage", "lead", "delay", "late", "startup", "start")
+
+
+def record(trace: Trace, output: ev.Output) -> None:
+    """Record one output. Positions become groups, durations seconds, shortfalls milliseconds."""
+    data: dict[str, Any] = msgspec.structs.asdict(output)
+    time, duration = data.pop("time"), 0
+    kind = _KINDS.get(type(output), "publish")
+    if isinstance(output, ev.Settled):
+        data = output.record.as_dict()
+    else:
+        data |= {name: data[name] / SECOND for name in _TIMES if name in data}
+    if isinstance(output, ev.Publish):
+        kind = "ready" if output.parts & ev.PIXELS else "publish"
+        data["parts"] = [name for part, name in _PARTS.items() if output.parts & part]
+    elif isinstance(output, ev.JobEnd):
+        time, duration = output.start, output.time - output.start
+        del data["start"]
+    elif isinstance(output, ev.Decision):
+        data["rejected"] = [
+            {"group": r.position, "guard": r.guard, "short_ms": r.short / MILLISECOND}
+            for r in output.rejected
+        ]
+    elif isinstance(output, ev.Shelve | ev.Restore | ev.Resume):
+        data["fallback"] = type(output).__name__.lower()
+    if "position" in data:
+        data["group"] = data.pop("position")
+    if "condition" in data:
+        data["condition"] = str(data["condition"])
+    track = "worker" if kind == "job" else "controller"
+    trace.record(kind, time=time / SECOND, duration=duration / SECOND, track=track, **data)
