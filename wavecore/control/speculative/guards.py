@@ -13,6 +13,7 @@ from wavecore.control.speculative.settings import Settings
 from wavecore.control.speculative.state import State
 
 _NEVER = 10**9 * SECOND
+_EXPLAINED = 64  # infeasible positions that a decision lists
 
 
 class Guards:
@@ -68,7 +69,8 @@ class Guards:
         self._margin = int(margin)
         if latencies is None:
             return None
-        if len(latencies) != self._adapter.latents or not all(map(_valid, latencies)):
+        # The sum is not finite if one of them is not, and NaN compares to nothing.
+        if len(latencies) != self._adapter.latents or not _valid(sum(latencies)) or min(latencies) < 0:
             return f"latencies: expected {self._adapter.latents} finite numbers, 0 or more, got {latencies}"
         self._latencies = tuple(map(int, latencies))
         return None
@@ -142,9 +144,12 @@ class Guards:
     # -- choice --------------------------------------------------------------------------
 
     def earliest(self, time: int) -> tuple[int | None, list[Rejection]]:
-        """Earliest feasible position up to n, and why each one from the cursor to there is not."""
-        rejected: list[Rejection] = []
-        for position in range(self._state.cursor, self._state.end + 1):
+        """Earliest feasible position up to n, and why those before it are not (the nearest of them)."""
+        state, rejected = self._state, list[Rejection]()
+        # Where the clock has jumped, arbitrarily many positions are too late.
+        in_time = state.plan.position_from(time + self.need(state.plan.uniform_from + self._adapter.latents))
+        first = max(state.cursor, min(in_time, state.end + 1) - _EXPLAINED)
+        for position in range(first, state.end + 1):
             rejection = self.check(position, time)
             if rejection is None:
                 return position, rejected

@@ -149,7 +149,7 @@ class State:
         if parts & PIXELS and position == self.pixels_end:
             self.pixels_end = self._advance(position, PIXELS)
         if parts & self._needs and position == self.context_end:
-            self.context_end = self._advance(position, self._needs)
+            self.context_end = self._advance(position - 1, self._needs)
         if self._snapshots and parts & SNAPSHOT and position == self.snapshots_end:
             self.snapshots_end = self._advance(position, SNAPSHOT)
         if position < self.cursor:
