@@ -32,7 +32,7 @@ def test_a_clip_from_the_start_is_encoded_as_the_vae_encodes_a_stream(vae):
 def test_clips_have_a_scene_a_chunk_and_a_mask_on_the_subject(vae):
     generator = np.random.default_rng(4)
     for _ in range(4):
-        clip = make_clip(vae, generator)
+        clip = make_clip(vae, generator, from_start=True)
         assert clip.latents.shape == clip.source.shape == (16, CHUNKS * CHUNK_LATENTS, 16, 16)
         assert len(clip.scenes) == CHUNKS
         assert 0.05 < clip.subject.float().mean() < 0.35
@@ -101,8 +101,20 @@ def test_an_interrupted_run_is_saved(vae, tmp_path):
     def interrupt(row):
         raise KeyboardInterrupt
 
-    training = DenoiserTraining(tmp_path, vae, DenoiserSettings(chunks=1, pool=8, renew=0, seed=2))
+    training = DenoiserTraining(tmp_path, vae, DenoiserSettings(chunks=1, pool=8, seed=2))
     training.step = 48
     with pytest.raises(KeyboardInterrupt):
         training.run(interrupt)
     assert DenoiserTraining(tmp_path, vae, training.settings).step == 50
+
+
+def test_windows_of_one_chunk_are_mostly_beginnings_in_the_middle(vae):
+    pool = ClipPool(vae, 40, seed=0)
+    for _ in range(8):
+        pool.grow()
+    windows = pool.sample(16, 1)
+    beginnings = [w for w in windows if w.from_start]
+    assert len(windows) == 16 and len(beginnings) >= 12
+    for window in beginnings:  # the first latent of a stream: one frame, subject in the middle
+        rows, columns = window.subject[0].nonzero().float().mean(0)
+        assert abs(rows - 7.5) < 0.6 and abs(columns - 7.5) < 0.6

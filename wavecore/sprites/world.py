@@ -67,7 +67,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a clip begins: subject centre and background offset, in pixels on the torus."""
+    """Where a clip begins: subject centre and background offset, in pixels on the torus.
+
+    A stream begins at the defaults: the subject in the middle, the background at rest. Where a
+    subject may be anywhere, four steps have to choose a place before they can draw a shape, and all
+    that a small model learns about looks and motion is blurred by it.
+    """
 
     x: float = CANVAS / 2
     y: float = CANVAS / 2
@@ -262,15 +267,6 @@ def random_change(scene: Scene, generator: np.random.Generator) -> Scene:
         changed = replace(fresh, **kept)
         if changed != scene and (changed.colour, changed.shape) not in HELD_OUT_PAIRS:
             return changed
-
-
-def random_start(generator: np.random.Generator) -> Place:
-    """How a stream begins: within 4 pixels of the centre, background in its rest position.
-
-    Where a subject may be anywhere, four steps have to choose a place before they can draw a shape,
-    and all that a small model learns about looks is blurred by it.
-    """
-    return Place(*(CANVAS / 2 + generator.integers(-16, 17, 2) / SUBPIXELS))
 
 
 def random_place(generator: np.random.Generator) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +15,19 @@ from wavecore.source import to_pixels
 from wavecore.sprites.world import (
     CANVAS,
     RADIUS,
+    Place,
     Scene,
     Track,
     random_change,
     random_place,
     random_scene,
-    random_start,
     render,
     track,
 )
 
 CHUNK_LATENTS = 3
 CHUNKS = 6  # clean history, live store and four denoising stages
+SWITCH = 0.25  # probability of a new prompt at a chunk
 
 
 @dataclass
@@ -64,13 +66,12 @@ class Clip:
         )
 
 
-def draw_scenes(generator: np.random.Generator, switch: float) -> list[Scene]:
-    """Scene of each chunk; with probability `switch` it changes once at a random chunk."""
-    scene = random_scene(generator)
-    scenes = [scene] * CHUNKS
-    if generator.random() < switch:
-        at = int(generator.integers(1, CHUNKS))
-        scenes[at:] = [random_change(scene, generator)] * (CHUNKS - at)
+def draw_scenes(generator: np.random.Generator, chunks: int, switch: float) -> list[Scene]:
+    """Scene of each chunk; at every chunk after the first it changes with probability `switch`."""
+    scenes = [random_scene(generator)]
+    for _ in range(1, chunks):
+        changes = generator.random() < switch
+        scenes.append(random_change(scenes[-1], generator) if changes else scenes[-1])
     return scenes
 
 
@@ -103,11 +104,12 @@ def subject_mask(truth: Track, from_start: bool) -> Tensor:
     return torch.from_numpy(touched.reshape(-1, STRIDE, *touched.shape[1:]).any(1))
 
 
-def make_clip(vae: SpritesVAE, generator: np.random.Generator) -> Clip:
-    """Draw, render and encode one clip."""
-    from_start = bool(generator.random() < 0.5)
-    scenes = draw_scenes(generator, switch=0.5)
-    place = random_start(generator) if from_start else random_place(generator)
+def make_clip(
+    vae: SpritesVAE, generator: np.random.Generator, chunks: int = CHUNKS, from_start: bool = False
+) -> Clip:
+    """Draw, render and encode one clip; a fifth of them show another look as their source."""
+    scenes = draw_scenes(generator, chunks, SWITCH)
+    place = Place() if from_start else random_place(generator)
     truth = track(frames_of(scenes, from_start), place)
     latents = encode_frames(vae, render(truth), from_start)
     source = latents
@@ -121,38 +123,50 @@ def make_clip(vae: SpritesVAE, generator: np.random.Generator) -> Clip:
 
 
 class ClipPool:
-    """A pool of clips that is renewed while training runs, so that rendering is not the bottleneck.
+    """Clips that are renewed while training runs, so that rendering is not the bottleneck.
+
+    Beside clips of `CHUNKS` chunks there are streams' first chunks alone. They are cheap, so many
+    scenes can be shown there, where words alone say what is seen and where it goes.
 
     Parameters
     ----------
     vae : SpritesVAE
         Encoder of the frames.
     size : int
-        Clips held.
+        Clips held of each kind.
     seed : int
         Seed of scenes and of sampling.
     """
 
     def __init__(self, vae: SpritesVAE, size: int, seed: int) -> None:
         self._vae = vae
-        self._size = size
         self._generator = np.random.default_rng(seed)
-        self._clips: list[Clip] = []
-        self._oldest = 0
+        self._clips: deque[Clip] = deque(maxlen=size)
+        self._starts: deque[Clip] = deque(maxlen=size)
 
-    def grow(self) -> None:
-        """Add a clip, or replace the oldest when the pool is full."""
-        with torch.no_grad():
-            clip = make_clip(self._vae, self._generator)
-        if len(self._clips) < self._size:
-            self._clips.append(clip)
-        else:
-            self._clips[self._oldest] = clip
-            self._oldest = (self._oldest + 1) % self._size
+    @torch.no_grad()
+    def grow(self, clips: int = 1, starts: int = 6) -> None:
+        """Add clips and first chunks; the oldest leave when the pool is full."""
+        for _ in range(clips):
+            from_start = bool(self._generator.random() < 0.5)
+            self._clips.append(make_clip(self._vae, self._generator, CHUNKS, from_start))
+        for _ in range(starts):
+            self._starts.append(make_clip(self._vae, self._generator, 1, from_start=True))
 
     def sample(self, count: int, chunks: int) -> list[Clip]:
-        """Windows of `chunks` chunks from `count` different clips; half of them at a clip's beginning."""
-        chosen = self._generator.choice(len(self._clips), count, replace=False)
-        firsts = self._generator.integers(0, CHUNKS - chunks + 1, count)
-        firsts[self._generator.random(count) < 1 / 2] = 0
-        return [self._clips[i].window(int(first), chunks) for i, first in zip(chosen, firsts, strict=True)]
+        """Windows of `chunks` chunks from `count` different clips.
+
+        Half of them are at a clip's beginning, and three quarters of the windows of one chunk are
+        streams' first chunks.
+        """
+        starts = count * 3 // 4 if chunks == 1 else 0
+        first_chunks = [self._starts[i] for i in self._choose(len(self._starts), starts)]
+        windows = []
+        for i in self._choose(len(self._clips), count - starts):
+            at_beginning = self._generator.random() < 1 / 2
+            first = 0 if at_beginning else int(self._generator.integers(0, CHUNKS - chunks + 1))
+            windows.append(self._clips[i].window(first, chunks))
+        return first_chunks + windows
+
+    def _choose(self, population: int, count: int) -> list[int]:
+        return [int(i) for i in self._generator.choice(population, count, replace=False)]

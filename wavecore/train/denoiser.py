@@ -50,24 +50,21 @@ class DenoiserSettings:
         Peak of AdamW, for everything else.
     subject_weight : float
         Loss weight of latent pixels that the subject touches.
-    renew : int
-        Clips rendered anew each step.
     """
 
     minutes: float = 120.0
     chunks: int = 48
     curriculum: tuple[tuple[float, tuple[float, float, float, float]], ...] = (
         (0.0, (1.0, 0.0, 0.0, 0.0)),
-        (0.2, (0.3, 0.7, 0.0, 0.0)),
-        (0.32, (0.1, 0.3, 0.6, 0.0)),
-        (0.45, (0.3, 0.05, 0.15, 0.5)),
+        (0.15, (0.6, 0.25, 0.15, 0.0)),
+        (0.4, (0.4, 0.25, 0.15, 0.2)),
+        (0.7, (0.25, 0.2, 0.15, 0.4)),
     )
     matrix_learning_rate: float = 4e-3
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     warmup_steps: int = 100
     subject_weight: float = 6.0
-    renew: int = 2
     pool: int = 3000
     text_drop: float = 0.05
     ema: float = 0.998
@@ -219,8 +216,7 @@ class DenoiserTraining:
             while self.seconds < 60 * settings.minutes and self.step < last_step:
                 began = time.perf_counter()
                 length = self._window_length(generator)
-                for _ in range(settings.renew):
-                    pool.grow()
+                pool.grow()
                 clips = pool.sample(settings.chunks // length, length)
                 loss, by_level = self._update(make_batch(clips, settings, generator))
                 self.step += 1

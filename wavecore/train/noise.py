@@ -19,7 +19,7 @@ def chunk_sigmas(generator: np.random.Generator, chunks: int, from_start: bool) 
     stream's start is mostly noise: only there has motion to be read from the text alone.
     """
     if chunks == 1 and from_start:
-        return generator.choice(FEW_STEP_SIGMAS, 1, p=(0.4, 0.3, 0.2, 0.1))
+        return generator.choice(FEW_STEP_SIGMAS, 1, p=(0.45, 0.25, 0.18, 0.12))
     if chunks == 1:
         sigma = independent_sigmas(generator, 1, clean=0.0)
         return np.minimum(sigma, 0.4 + 0.5 * generator.random())
