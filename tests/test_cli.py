@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def pipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakePipeline:
     """A fake model for every name, in an empty working directory."""
     fake = FakePipeline()
-    monkeypatch.setitem(vars(wavecore), "load", lambda model: fake)
+    monkeypatch.setitem(vars(wavecore), "load", lambda model, **parts: fake)
     monkeypatch.chdir(tmp_path)
     return fake
 
@@ -247,7 +247,7 @@ def test_interrupt(tmp_path: Path, flags: list[str], count: object) -> None:
         sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
         import wavecore
         from support.fake_pipeline import FakePipeline
-        wavecore.load = lambda model: FakePipeline(delay=0.02)
+        wavecore.load = lambda model, **parts: FakePipeline(delay=0.02)
         from wavecore.cli import run
         sys.exit(run(["generate", "a", "--seconds", "600", "--events", "run.jsonl", "--json", *{flags!r}]))
     """

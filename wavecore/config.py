@@ -111,8 +111,15 @@ class RunSettings(BaseModel):
     seed: Seed = Field(0, description="seed of the noise")
     steps: Count = Field(4, description="denoising steps")
     size: Size | None = Field(None, description="WIDTHxHEIGHT in pixels; the model's own when left out")
-    rounds: Annotated[RoundsKind, BeforeValidator(_choice)] = Field(
-        "wavefront", description="order of the work"
+    recipe: Literal["wave-forcing", "self-forcing", "streamdiffusionv2"] | None = Field(
+        None, description="how a Wan-class model was distilled; wave-forcing when left out"
+    )
+    checkpoint: FilePath | None = Field(
+        None, description="distilled transformer in place of the one in a Wan-class folder"
+    )
+    vae: FilePath | None = Field(None, description="Wan VAE or TAEHV in place of the one in the folder")
+    rounds: Annotated[RoundsKind | None, BeforeValidator(_choice)] = Field(
+        None, description="order of the work; the one the model was distilled for when left out"
     )
     placement: Literal["local"] = Field("local", description="where the work runs")
     output_path: FilePath | None = Field(

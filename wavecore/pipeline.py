@@ -24,6 +24,7 @@ from wavecore.rounds import (
     Sequential,
     StreamBatch,
     Wavefront,
+    nearest_levels,
     warped_levels,
 )
 from wavecore.session import Session
@@ -80,7 +81,7 @@ class Pipeline:
         seconds: float | None = None,
         size: tuple[int, int] | None = None,
         fps: float | None = None,
-        rounds: RoundsKind = "wavefront",
+        rounds: RoundsKind | None = None,
         placement: Literal["local"] = "local",
         control: Literal["free"] = "free",
         trace: Trace | None = None,
@@ -103,8 +104,8 @@ class Pipeline:
             Pixels; the model's own when not given.
         fps : float, optional
             Frames a second of the time stamps; the model's own when not given.
-        rounds : "wavefront", "sequential" or "stream_batch"
-            Order of the work.
+        rounds : "wavefront", "sequential" or "stream_batch", optional
+            Order of the work; the one the model was distilled for when not given.
         placement : "local"
             Where the work runs.
         control : "free"
@@ -148,7 +149,7 @@ class Pipeline:
         strength: float | None = None,
         size: tuple[int, int] | None = None,
         fps: float | None = None,
-        rounds: RoundsKind = "wavefront",
+        rounds: RoundsKind | None = None,
         placement: Literal["local"] = "local",
         trace: Trace | None = None,
     ) -> Session:
@@ -192,7 +193,7 @@ class Pipeline:
         num_inference_steps: int = 4,
         generator: torch.Generator | None = None,
         output_type: OutputType = "np",
-        rounds: RoundsKind = "wavefront",
+        rounds: RoundsKind | None = None,
     ) -> PipelineOutput:
         """Make whole clips, in the manner of diffusers' pipelines.
 
@@ -243,26 +244,37 @@ class Pipeline:
             return PipelineOutput(torch.from_numpy(scaled).movedim(-1, 2))
         return PipelineOutput(scaled)
 
-    def rules(self, rounds: RoundsKind, steps: int) -> Rules:
+    def rules(self, rounds: RoundsKind | None, steps: int) -> Rules:
         """Rounds as the model was trained to stream."""
         _whole("steps", steps, 1)
-        _choice("rounds", rounds, get_args(RoundsKind))
         defaults = self.model.defaults
+        rounds = defaults.rounds if rounds is None else rounds
+        _choice("rounds", rounds, get_args(RoundsKind))
         shared: dict[str, Any] = {
             "steps": steps,
             "chunk_frames": defaults.chunk_frames,
+            "first_chunk_frames": defaults.first_chunk_frames,
             "anchor_chunks": defaults.anchor_chunks,
         }
         if rounds == "stream_batch":
-            return StreamBatch(**shared, first_chunk_frames=None)
+            return StreamBatch(**shared, history=defaults.stream_history)
+        shared["store_history"] = defaults.store_history
         if rounds == "sequential":
-            return Sequential(**shared, store_history=defaults.store_history)
-        return Wavefront(**shared, history=defaults.history, store_history=defaults.store_history)
+            return Sequential(**shared, history=defaults.sequential_history)
+        return Wavefront(**shared, history=defaults.history)
 
     def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:
-        """Noise level of each stage: evenly spaced raw timesteps from `strength` down, shifted."""
+        """Noise level of each stage.
+
+        Evenly spaced raw timesteps from `strength` down, shifted; or, of a model that was distilled
+        to a list of timesteps, the first of that list, whatever the strength.
+        """
         _whole("steps", steps, 1)
-        shift = self.model.defaults.shift
+        shift, distilled = self.model.defaults.shift, self.model.defaults.timesteps
+        if distilled is not None:
+            if steps > len(distilled):
+                raise UsageError(f"steps: expected at most {len(distilled)} with this model, got {steps}")
+            return nearest_levels(distilled[:steps], shift)
         first = 1000 * strength / (shift - (shift - 1) * strength)  # the shift, solved for the raw step
         return warped_levels([first * (steps - i) / steps for i in range(steps)], shift)
 
@@ -284,6 +296,9 @@ class Pipeline:
 def load(
     model: str | os.PathLike[str] = "sprites",
     *,
+    recipe: str | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    vae: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> Pipeline:
@@ -295,6 +310,14 @@ def load(
         "sprites" (in the package), a sprites weights file, or the folder or hub name of a Wan-class
         model that was distilled to few steps and made causal. A plain Wan 2.1 loads too, but was
         never trained to stream, and four steps of it show little.
+    recipe : "wave-forcing", "self-forcing" or "streamdiffusionv2", optional
+        How a Wan-class model was distilled, which decides noise levels, chunk length, context and the
+        usual rounds; "wave-forcing" when not given.
+    checkpoint : path, optional
+        Distilled transformer in place of the one in a Wan-class folder, such as the `model.pt` of
+        StreamDiffusionV2.
+    vae : path, optional
+        Wan VAE or TAEHV in place of the one in a Wan-class folder.
     device : torch.device or str
         Where it runs.
     dtype : torch.dtype, optional
@@ -303,7 +326,7 @@ def load(
     Raises
     ------
     UsageError
-        No such model, or no such device.
+        No such model, recipe or device.
     CheckpointError, InputError
         Its files cannot be used; the message names the file.
     """
@@ -313,15 +336,21 @@ def load(
     except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
         reason = str(error).splitlines()[0]
         raise UsageError(f"device: expected one that works here, got {device}: {reason}") from None
-    return Pipeline(_read(model).to(where, dtype))
+    return Pipeline(_read(model, recipe, checkpoint, vae).to(where, dtype))
 
 
-def _read(model: str | os.PathLike[str]) -> StreamModel:
-    if str(model) == "sprites":
-        return load_sprites()
+def _read(
+    model: str | os.PathLike[str],
+    recipe: str | None,
+    checkpoint: str | os.PathLike[str] | None,
+    vae: str | os.PathLike[str] | None,
+) -> StreamModel:
     path = Path(model)
-    if path.is_file():
-        return load_sprites(path)
+    if str(model) == "sprites" or path.is_file():
+        for name, value in (("recipe", recipe), ("checkpoint", checkpoint), ("vae", vae)):
+            if value is not None:
+                raise UsageError(f"{name}: expected none with a sprites model, got {str(value)!r}")
+        return load_sprites(None if str(model) == "sprites" else path)
     # Not what begins in an existing folder or ends as a weights file: a path in which something is mistyped.
     is_hub_name = (
         re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(model)) is not None
@@ -335,7 +364,8 @@ def _read(model: str | os.PathLike[str]) -> StreamModel:
         raise UsageError(f"model: expected {expected}, got {str(model)!r}{hint}")
     from wavecore.models.wan import fetch, load_wan
 
-    return load_wan(path if path.is_dir() else fetch(str(model)))
+    folder = path if path.is_dir() else fetch(str(model))
+    return load_wan(folder, "wave-forcing" if recipe is None else recipe, checkpoint, vae)
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

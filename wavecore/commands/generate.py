@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.options import config_option, json_option, settings_options
-from wavecore.commands.run import run_session
+from wavecore.commands.run import load_model, run_session
 from wavecore.config import GenerateSettings, load_settings
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
     first, *later = settings.schedule
 
     def start(trace: Trace) -> Session:
-        import wavecore
-
-        return wavecore.load(settings.model).session(
+        return load_model(settings).session(
             first.prompt,
             seed=settings.seed,
             steps=settings.steps,

@@ -39,8 +39,11 @@ def settings_options(kind: type[BaseModel]) -> Callable[[Function], Function]:
 
 
 def _metavar(name: str, field: FieldInfo) -> str:
-    if get_origin(field.annotation) is Literal:
-        return "|".join(get_args(field.annotation))
+    kind = field.annotation
+    if get_origin(kind) is not Literal:  # an optional choice: the union of it and None
+        kind = next((part for part in get_args(kind) if get_origin(part) is Literal), None)
+    if kind is not None:
+        return "|".join(get_args(kind))
     if name == "size":
         return "WIDTHxHEIGHT"
     return "FILE" if name == "prompts" else "VALUE"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.options import config_option, json_option, settings_options
-from wavecore.commands.run import check_paths, run_session
+from wavecore.commands.run import check_paths, load_model, run_session
 from wavecore.config import RestyleSettings, load_settings
 from wavecore.media import VideoReader
 
@@ -29,9 +29,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
     source = VideoReader(settings.input, fps=settings.fps)  # a bad input is found before the model is loaded
 
     def start(trace: Trace) -> Session:
-        import wavecore
-
-        pipe = wavecore.load(settings.model)
+        pipe = load_model(settings)
         size = settings.size or pipe.size
         frames = VideoReader(settings.input, size=size, fps=settings.fps)
         return pipe.restyle(
@@ -41,7 +39,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
             steps=settings.steps,
             strength=settings.strength,
             size=size,
-            fps=frames.fps,
+            fps=float(frames.fps),
             rounds=settings.rounds,
             placement=settings.placement,
             trace=trace,

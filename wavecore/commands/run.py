@@ -26,6 +26,7 @@ from wavecore.trace import Event, Trace
 if TYPE_CHECKING:
     import torch
 
+    from wavecore.pipeline import Pipeline
     from wavecore.session import FrameGroup, Session
 
 _SHEET_FRAMES = 16
@@ -80,6 +81,15 @@ def run_session(
         finally:
             session.close()
         summary.finish(trace, json_output, interrupted=False)
+
+
+def load_model(settings: RunSettings) -> Pipeline:
+    """Load what the settings name."""
+    import wavecore
+
+    return wavecore.load(
+        settings.model, recipe=settings.recipe, checkpoint=settings.checkpoint, vae=settings.vae
+    )
 
 
 def check_paths(settings: RunSettings) -> None:

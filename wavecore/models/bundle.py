@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from wavecore.models.dit import CausalWanDiT
 from wavecore.models.stream import StreamingVAE
+from wavecore.rounds import RoundsKind
 
 
 @dataclass(frozen=True)
@@ -26,25 +27,41 @@ class StreamDefaults:
         Timestep shift of the noise schedule.
     chunk_frames : int
         Latent frames of a chunk.
+    first_chunk_frames : int, optional
+        Latent frames of the first chunk where they differ.
     anchor_chunks : int
         Chunks from the beginning of the stream that stay in the context.
     history : int or None
         Clean chunks in the context of a wavefront besides the live store; None for what the
         window of Wan leaves.
+    sequential_history : int
+        Clean chunks besides the anchor in the context of a sequential stream.
     store_history : int
-        The same for the store pass.
+        Clean chunks in the context of the store pass.
+    stream_history : int
+        Chunks besides anchor and itself in the context of a row of a stream batch.
     strength : float
         Share of noise with which restyling begins.
+    rounds : "wavefront", "sequential" or "stream_batch"
+        Order of the work it was distilled for.
+    timesteps : tuple of float, optional
+        The timesteps it was distilled to, where they are not evenly spaced raw timesteps under the
+        shift; fewer steps keep the first ones.
     """
 
     size: tuple[int, int]
     fps: float
     shift: float
     chunk_frames: int = 3
+    first_chunk_frames: int | None = None
     anchor_chunks: int = 1
     history: int | None = None
+    sequential_history: int = 5
     store_history: int = 5
+    stream_history: int = 2
     strength: float = 0.9
+    rounds: RoundsKind = "wavefront"
+    timesteps: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
