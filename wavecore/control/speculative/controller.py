@@ -86,7 +86,6 @@ class Controller:
             Wake: self._wake,
             Close: self._close,
         }
-        self._refresh(0)
 
     # -- for the driver ------------------------------------------------------------------
 
@@ -162,6 +161,7 @@ class Controller:
         if state.version < 0:
             state.version, state.condition, self._asked = 0, condition, time
             self._out.append(Accepted(time, 0, condition))
+            self._refresh(time)
             return
         if _same(condition, state.condition):
             record = UpdateRecord(state.version, time, outcome="identical", by=state.version)
