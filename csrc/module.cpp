@@ -5,6 +5,9 @@
 #include "cpu_features.h"
 #include "ops.h"
 #include "parallel.h"
+#if defined(__linux__)
+#include "scheduler/bindings.h"
+#endif
 #include "tensor.h"
 
 namespace py = pybind11;
@@ -37,4 +40,8 @@ PYBIND11_MODULE(_native, module) {
       .def("qkv_page_write", &Operations::qkv_page_write)
       .def("rope_shift", &Operations::rope_shift)
       .def("paged_attention", &Operations::paged_attention);
+
+#if defined(__linux__)
+  wavecore::bind_scheduler(module);
+#endif
 }

@@ -1,0 +1,194 @@
+#include "host_driver.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <sstream>
+
+#include "host_stream.h"
+
+namespace wavecore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A sleeping wait looks up this often whether it was cancelled.
+constexpr long kSliceNs = 20'000'000;
+
+struct Flag {
+  std::atomic<uint32_t> value;
+  std::atomic<uint32_t> sleepers;
+  std::atomic<int64_t> written_at;
+};
+static_assert(sizeof(Flag) <= kFlagBytes, "counters would overlap");
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "counters are shared between processes");
+
+Flag& flag_at(void* address) { return *static_cast<Flag*>(address); }
+
+int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
+void publish(Flag& flag, uint32_t value) {
+  flag.written_at.store(now(), std::memory_order_relaxed);
+  flag.value.store(value);
+  // Sequentially consistent with the waiter's "I sleep" and its second look: one of the two sees the other.
+  if (flag.sleepers.load() != 0) syscall(SYS_futex, &flag.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+std::string system_error(const std::string& what) { return what + ": " + std::strerror(errno); }
+
+}  // namespace
+
+HostDriver::HostDriver(Options options) : options_(options) {}
+
+HostDriver::~HostDriver() {
+  while (!mappings_.empty()) unmap(mappings_.begin()->first);
+}
+
+void* HostDriver::map(int file, size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) throw WaveError(system_error("shared memory of " + std::to_string(bytes) + " bytes"));
+  return memory;
+}
+
+void* HostDriver::allocate(size_t bytes) {
+  // Memory without a name: it goes with the last process that has it, however those end.
+  int file = memfd_create("wavecore", MFD_CLOEXEC);
+  if (file < 0) throw WaveError(system_error("shared memory"));
+  // Reserves the memory, so that too little of it is an error here and not a signal at the first write.
+  int failed = posix_fallocate(file, 0, off_t(bytes));
+  if (failed) {
+    ::close(file);
+    errno = failed;
+    throw WaveError(system_error("shared memory: expected " + std::to_string(bytes) + " bytes, got none"));
+  }
+  void* memory;
+  try {
+    memory = map(file, bytes);
+  } catch (...) {
+    ::close(file);
+    throw;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  mappings_[memory] = {bytes, file};
+  return memory;
+}
+
+std::string HostDriver::share(void* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = mappings_.find(memory);
+  if (found == mappings_.end() || found->second.file < 0) throw WaveError("share: expected memory of this process");
+  struct stat status;
+  if (fstat(found->second.file, &status)) throw WaveError(system_error("share"));
+  std::ostringstream text;
+  text << "host " << getpid() << ' ' << found->second.file << ' ' << status.st_ino << ' ' << found->second.bytes;
+  return text.str();
+}
+
+void* HostDriver::open(const std::string& handle) {
+  std::istringstream text(handle);
+  std::string kind;
+  long pid = 0;
+  int number = 0;
+  unsigned long inode = 0;
+  size_t bytes = 0;
+  if (!(text >> kind >> pid >> number >> inode >> bytes) || kind != "host")
+    throw WaveError("shared memory: expected a handle of a host process, got '" + handle + "'");
+  std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number);
+  int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat status;
+  // Process and file numbers are used again; the inode tells whether it is still the same memory.
+  if (file < 0 || fstat(file, &status) || status.st_ino != inode || size_t(status.st_size) != bytes) {
+    if (file >= 0) ::close(file);
+    throw WaveError("shared memory of process " + std::to_string(pid) + ": it is gone, since that process has ended");
+  }
+  void* memory;
+  try {
+    memory = map(file, bytes);
+  } catch (...) {
+    ::close(file);
+    throw;
+  }
+  ::close(file);
+  std::lock_guard<std::mutex> lock(mutex_);
+  mappings_[memory] = {bytes, -1};
+  return memory;
+}
+
+void HostDriver::unmap(void* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = mappings_.find(memory);
+  if (found == mappings_.end()) throw WaveError("memory: expected memory that was allocated or opened here");
+  munmap(memory, found->second.bytes);
+  if (found->second.file >= 0) ::close(found->second.file);
+  mappings_.erase(found);
+}
+
+void HostDriver::free(void* memory) { unmap(memory); }
+void HostDriver::close(void* memory) { unmap(memory); }
+
+Driver::Stream HostDriver::create_stream() { return new HostStream(*this); }
+void HostDriver::destroy_stream(Stream stream) { delete static_cast<HostStream*>(stream); }
+
+std::chrono::nanoseconds HostDriver::link_time(size_t bytes) const {
+  double transfer = options_.link_bytes_per_us > 0 ? 1e3 * double(bytes) / options_.link_bytes_per_us : 0;
+  return std::chrono::nanoseconds(int64_t(transfer));
+}
+
+void HostDriver::copy(Stream stream, void* to, const void* from, size_t bytes) {
+  if (!stream) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  static_cast<HostStream*>(stream)->run([=] { std::memcpy(to, from, bytes); }, link_time(bytes));
+}
+
+void HostDriver::write_value(Stream stream, void* flag, uint32_t value) {
+  if (!stream) return publish(flag_at(flag), value);
+  static_cast<HostStream*>(stream)->run([=] { publish(flag_at(flag), value); }, std::chrono::nanoseconds(0));
+}
+
+void HostDriver::wait_value(Stream stream, void* flag, uint32_t value) {
+  if (stream) return static_cast<HostStream*>(stream)->wait(flag, value);
+  if (!wait(flag, value, options_.spin_ns)) throw WaveError("cancelled");
+}
+
+bool HostDriver::wait(void* address, uint32_t value, int64_t spin_ns) {
+  Flag& flag = flag_at(address);
+  if (reached(flag.value.load(std::memory_order_acquire), value)) return true;
+  if (spin_ns > 0) {
+    for (int64_t end = now() + spin_ns; now() < end;) {
+      for (int i = 0; i < 32; ++i) {
+        if (reached(flag.value.load(std::memory_order_acquire), value)) return true;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      }
+    }
+  }
+  const struct timespec slice = {0, kSliceNs};
+  while (!cancelled()) {
+    flag.sleepers.fetch_add(1);
+    uint32_t seen = flag.value.load();
+    if (!reached(seen, value)) syscall(SYS_futex, &flag.value, FUTEX_WAIT, seen, &slice, nullptr, 0);
+    flag.sleepers.fetch_sub(1);
+    if (reached(flag.value.load(std::memory_order_acquire), value)) return true;
+  }
+  return false;
+}
+
+void HostDriver::synchronize(Stream stream) {
+  if (stream) static_cast<HostStream*>(stream)->synchronize();
+}
+
+void HostDriver::set_value(void* flag, uint32_t value) { publish(flag_at(flag), value); }
+uint32_t HostDriver::value(void* flag) { return flag_at(flag).value.load(std::memory_order_acquire); }
+int64_t HostDriver::written_at(void* flag) { return flag_at(flag).written_at.load(std::memory_order_relaxed); }
+
+}  // namespace wavecore

@@ -1,0 +1,226 @@
+#include "scheduler.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+namespace wavecore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kWatchEvery{20};
+
+int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Scheduler::Scheduler(std::shared_ptr<Driver> driver, Options options) : driver_(std::move(driver)), options_(options) {
+  if (options.layers < 1 || options.generations < 1)
+    throw WaveError("scheduler: expected at least one layer and one generation");
+  if (!driver_->computes_in_caller()) progress_ = static_cast<char*>(driver_->allocate(kFlagBytes));
+  watchdog_ = std::thread(&Scheduler::watch, this);
+}
+
+Scheduler::~Scheduler() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ending_.store(true);
+    driver_->cancel();
+  }
+  changed_.notify_all();
+  watchdog_.join();
+  for (auto& edge : edges_) {
+    if (edge->stream) driver_->destroy_stream(edge->stream);
+    if (edge->left) driver_->free(edge->left);
+  }
+  if (progress_) driver_->free(progress_);
+}
+
+int Scheduler::add_outgoing(const std::string& to, char* ready, char* credit) {
+  auto edge = std::make_unique<Edge>();
+  edge->peer = to;
+  edge->ready = ready;
+  edge->credit = credit;
+  edge->left = static_cast<char*>(driver_->allocate(size_t(options_.layers) * kFlagBytes));
+  edge->stream = driver_->create_stream();
+  edges_.push_back(std::move(edge));
+  return int(edges_.size()) - 1;
+}
+
+int Scheduler::add_incoming(const std::string& from, char* ready, char* credit) {
+  auto edge = std::make_unique<Edge>();
+  edge->peer = from;
+  edge->ready = ready;
+  edge->credit = credit;
+  edges_.push_back(std::move(edge));
+  return int(edges_.size()) - 1;
+}
+
+void Scheduler::check() const {
+  if (!failed_.load(std::memory_order_acquire)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  throw WaveError(reason_);
+}
+
+void Scheduler::begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::vector<IncomingRound> incoming) {
+  check();
+  tick_ = tick;
+  outgoing_ = std::move(outgoing);
+  incoming_ = std::move(incoming);
+  for (const OutgoingRound& round : outgoing_) {
+    Edge& edge = *edges_.at(size_t(round.edge));
+    if (edge.sent.empty())  // the counters of the copies begin where the ticks do
+      for (int layer = 0; layer < options_.layers; ++layer) driver_->set_value(edge.flag(edge.left, layer), tick - 1);
+    edge.sent.push_back(tick);
+    if (edge.sent.size() > size_t(options_.generations) + 1) edge.sent.pop_front();
+  }
+}
+
+void Scheduler::acquire(int layer) {
+  check();
+  for (size_t i = 0; i < edges_.size(); ++i) {
+    Edge& edge = *edges_[i];
+    // The latest tick in which this edge was at work and whose pages are written anew now.
+    for (auto sent = edge.sent.rbegin(); sent != edge.sent.rend(); ++sent) {
+      if (!reached(tick_ - uint32_t(options_.generations), *sent)) continue;
+      wait_in_compute(int(i), layer, *sent, edge.flag(edge.left, layer), "to take");
+      break;
+    }
+  }
+}
+
+void Scheduler::publish(int layer) {
+  check();
+  for (const OutgoingRound& round : outgoing_) {
+    Edge& edge = *edges_[size_t(round.edge)];
+    int64_t began = options_.record ? now() : 0;
+    driver_->follow_compute(edge.stream);
+    if (round.needs_credit)
+      driver_->wait_value(edge.stream, edge.flag(edge.credit, layer), tick_ - uint32_t(options_.generations));
+    uint64_t bytes = 0;
+    for (const LayerCopy& copy : round.copies) {
+      driver_->copy(edge.stream, copy.to + layer * copy.to_stride, copy.from + layer * copy.from_stride, copy.bytes);
+      bytes += copy.bytes;
+    }
+    driver_->write_value(edge.stream, edge.flag(edge.ready, layer), tick_);
+    driver_->write_value(edge.stream, edge.flag(edge.left, layer), tick_);
+    bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+    if (options_.record) note(Step::publish, round.edge, layer, began, now(), 0);
+  }
+}
+
+void Scheduler::drain(int layer) {
+  check();
+  for (const OutgoingRound& round : outgoing_) {
+    Edge& edge = *edges_[size_t(round.edge)];
+    wait_in_compute(round.edge, layer, tick_, edge.flag(edge.left, layer), "to take");
+  }
+}
+
+void Scheduler::gate(int layer) {
+  check();
+  int64_t began = options_.record ? now() : 0;
+  for (const IncomingRound& round : incoming_) {
+    Edge& edge = *edges_.at(size_t(round.edge));
+    void* flag = edge.flag(edge.ready, layer);
+    wait_in_compute(round.edge, layer, tick_, flag, "to send");
+    if (options_.record) note(Step::wait, round.edge, layer, began, now(), driver_->written_at(flag));
+    for (const LayerCopy& copy : round.unpack)
+      driver_->copy(nullptr, copy.to + layer * copy.to_stride, copy.from + layer * copy.from_stride, copy.bytes);
+  }
+  if (options_.record) note(Step::attend, -1, layer, now(), 0, 0);
+}
+
+void Scheduler::attended(int layer) {
+  check();
+  for (const IncomingRound& round : incoming_) {
+    Edge& edge = *edges_[size_t(round.edge)];
+    driver_->write_value(nullptr, edge.flag(edge.credit, layer), tick_);
+  }
+  if (options_.record) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!records_.empty() && records_.back().step == Step::attend) records_.back().end_ns = now();
+  }
+}
+
+void Scheduler::wait_in_compute(int edge, int layer, uint32_t value, void* flag, const char* what) {
+  bool in_caller = driver_->computes_in_caller();
+  if (in_caller && reached(driver_->value(flag), value)) return;
+  uint32_t serial;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (waits_.empty()) oldest_since_ = now();
+    serial = ++serial_;
+    waits_.push_back({serial, edge, layer, value, what});
+  }
+  try {
+    driver_->wait_value(nullptr, flag, value);
+  } catch (const WaveError&) {
+    check();  // the reason why it was cancelled says more
+    throw;
+  }
+  if (in_caller) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waits_.pop_back();
+  } else {
+    driver_->write_value(nullptr, progress_, serial);
+  }
+}
+
+void Scheduler::watch() {
+  const int64_t limit = int64_t(options_.timeout_seconds * 1e9);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ending_.load()) {
+    changed_.wait_for(lock, kWatchEvery);
+    if (waits_.empty() || failed_.load()) continue;
+    if (progress_) {
+      lock.unlock();
+      uint32_t passed = driver_->value(progress_);
+      lock.lock();
+      bool moved = false;
+      for (; !waits_.empty() && reached(passed, waits_.front().serial); moved = true) waits_.pop_front();
+      if (moved) oldest_since_ = now();
+      if (waits_.empty()) continue;
+    }
+    if (now() - oldest_since_ <= limit) continue;
+    const Wait& wait = waits_.front();
+    char seconds[32];
+    std::snprintf(seconds, sizeof(seconds), "%g", options_.timeout_seconds);
+    cancel_locked("expected " + edges_[size_t(wait.edge)]->peer + " " + wait.what + " layer " +
+                  std::to_string(wait.layer) + " of tick " + std::to_string(wait.tick) + " within " + seconds +
+                  " s, it did not");
+  }
+}
+
+void Scheduler::cancel(const std::string& reason) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  cancel_locked(reason);
+}
+
+void Scheduler::cancel_locked(const std::string& reason) {
+  if (failed_.load()) return;
+  reason_ = reason;
+  failed_.store(true, std::memory_order_release);
+  driver_->cancel();
+  if (driver_->computes_in_caller()) return;
+  // A wait in a device's stream cannot be called off: its counter is set to what it waits for.
+  for (auto& edge : edges_)
+    for (int layer = 0; layer < options_.layers; ++layer)
+      for (char* base : {edge->left ? edge->credit : edge->ready, edge->left})
+        if (base) driver_->set_value(edge->flag(base, layer), tick_ + (1u << 30));
+}
+
+std::vector<Record> Scheduler::take_records() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Record> taken;
+  taken.swap(records_);
+  return taken;
+}
+
+void Scheduler::note(Step step, int edge, int layer, int64_t begin, int64_t end, int64_t written) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  records_.push_back({step, edge, layer, tick_, begin, end, written});
+}
+
+}  // namespace wavecore
