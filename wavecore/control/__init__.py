@@ -1,1 +1,5 @@
-"""When work is done and under which condition (no torch): clocks and the speculative sampling controller."""
+"""When work is done and under which condition (no torch): clocks, live streams, speculative sampling."""
+
+from wavecore.control.streaming import partition
+
+__all__ = ["partition"]

@@ -1,0 +1,27 @@
+"""Policies of live streams (StreamDiffusionV2), as pure logic: no torch, and time from a clock only."""
+
+from wavecore.control.streaming.batching import BatchingController, BatchingSettings, Decision
+from wavecore.control.streaming.cost import CostModel
+from wavecore.control.streaming.inbox import Arrival, Inbox
+from wavecore.control.streaming.noise import NoiseController, NoiseSettings, pixel_differences
+from wavecore.control.streaming.partition import bottleneck, partition, worth_moving
+from wavecore.control.streaming.sinks import SinkChange, SinkSet
+from wavecore.control.streaming.transition import transition_weights
+
+__all__ = [
+    "Arrival",
+    "BatchingController",
+    "BatchingSettings",
+    "CostModel",
+    "Decision",
+    "Inbox",
+    "NoiseController",
+    "NoiseSettings",
+    "SinkChange",
+    "SinkSet",
+    "bottleneck",
+    "partition",
+    "pixel_differences",
+    "transition_weights",
+    "worth_moving",
+]
