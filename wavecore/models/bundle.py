@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from wavecore.models.dit import CausalWanDiT
 from wavecore.models.stream import StreamingVAE
-from wavecore.rounds import RoundsKind
+
+if TYPE_CHECKING:
+    from wavecore.rounds import RoundsKind
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class StreamDefaults:
         Clean chunks in the context of the store pass.
     stream_history : int
         Chunks besides anchor and itself in the context of a row of a stream batch.
+    joint_latents : int or None
+        Latents that the model samples jointly, as a clip of its own whose beginning may be given; None for
+        a causal model, which continues a context.
     strength : float
         Share of noise with which restyling begins.
     rounds : "wavefront", "sequential" or "stream_batch"
@@ -59,6 +65,7 @@ class StreamDefaults:
     sequential_history: int = 5
     store_history: int = 5
     stream_history: int = 2
+    joint_latents: int | None = None
     strength: float = 0.9
     rounds: RoundsKind = "wavefront"
     timesteps: tuple[float, ...] | None = None

@@ -83,11 +83,11 @@ def frames_of(scenes: list[Scene], from_start: bool) -> list[Scene]:
 
 def encode_frames(vae: SpritesVAE, frames: NDArray[np.uint8], from_start: bool) -> Tensor:
     """Latents [c, n, h, w] of frames; away from a stream's start every latent has four frames."""
-    pixels = to_pixels(frames)
     if from_start:
-        pixels = torch.cat([pixels[:, :, :1].expand(-1, -1, STRIDE - 1, -1, -1), pixels], 2)
-    groups = pixels[0].unflatten(1, (-1, STRIDE)).permute(1, 0, 2, 3, 4)
-    return vae.encode_group(groups).permute(1, 0, 2, 3)
+        frames = np.concatenate([np.repeat(frames[:1], STRIDE - 1, 0), frames])
+    # One latent at a time: large blocks of a length that varies would fragment the heap for ever.
+    groups = np.split(frames, len(frames) // STRIDE)
+    return torch.stack([vae.encode_group(to_pixels(group))[0] for group in groups], 1)
 
 
 def subject_mask(truth: Track, from_start: bool) -> Tensor:
@@ -160,13 +160,12 @@ class ClipPool:
         streams' first chunks.
         """
         starts = count * 3 // 4 if chunks == 1 else 0
-        first_chunks = [self._starts[i] for i in self._choose(len(self._starts), starts)]
-        windows = []
-        for i in self._choose(len(self._clips), count - starts):
+        windows = self._choose(self._starts, starts)
+        for clip in self._choose(self._clips, count - starts):
             at_beginning = self._generator.random() < 1 / 2
             first = 0 if at_beginning else int(self._generator.integers(0, CHUNKS - chunks + 1))
-            windows.append(self._clips[i].window(first, chunks))
-        return first_chunks + windows
+            windows.append(clip.window(first, chunks))
+        return windows
 
-    def _choose(self, population: int, count: int) -> list[int]:
-        return [int(i) for i in self._generator.choice(population, count, replace=False)]
+    def _choose(self, clips: deque[Clip], count: int) -> list[Clip]:
+        return [clips[i] for i in self._generator.choice(len(clips), count, replace=False)]
