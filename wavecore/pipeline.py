@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
-from wavecore.models.sprites import load_sprites
+from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
 from wavecore.rounds import (
     NoiseLevel,
     RoundsKind,
@@ -346,11 +346,12 @@ def _read(
     vae: str | os.PathLike[str] | None,
 ) -> StreamModel:
     path = Path(model)
-    if str(model) == "sprites" or path.is_file():
+    packaged = SPRITES_MODELS.get(str(model))
+    if packaged is not None or path.is_file():
         for name, value in (("recipe", recipe), ("checkpoint", checkpoint), ("vae", vae)):
             if value is not None:
                 raise UsageError(f"{name}: expected none with a sprites model, got {str(value)!r}")
-        return load_sprites(None if str(model) == "sprites" else path)
+        return load_sprites(path if packaged is None else package_file(packaged))
     # Not what begins in an existing folder or ends as a weights file: a path in which something is mistyped.
     is_hub_name = (
         re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(model)) is not None
@@ -359,8 +360,8 @@ def _read(
     )
     if not path.is_dir() and not is_hub_name:
         expected = '"sprites", a path, or a hub name of the form organisation/repository'
-        close = difflib.get_close_matches(str(model), ["sprites"], n=1)
-        hint = "; did you mean sprites?" if close else ""
+        close = difflib.get_close_matches(str(model), SPRITES_MODELS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
         raise UsageError(f"model: expected {expected}, got {str(model)!r}{hint}")
     from wavecore.models.wan import fetch, load_wan
 

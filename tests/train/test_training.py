@@ -6,6 +6,12 @@ import torch
 
 from wavecore.models.sprites import load_sprites
 from wavecore.models.sprites_vae import SpritesVAE
+from wavecore.train.bidirectional import (
+    JOINT_LATENTS,
+    BidirectionalTraining,
+    make_joint_batch,
+    make_joint_clip,
+)
 from wavecore.train.clips import CHUNK_LATENTS, CHUNKS, ClipPool, encode_frames, make_clip
 from wavecore.train.codec import fit_linear
 from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining, make_batch
@@ -118,3 +124,34 @@ def test_windows_of_one_chunk_are_mostly_beginnings_in_the_middle(vae):
     for window in beginnings:  # the first latent of a stream: one frame, subject in the middle
         rows, columns = window.subject[0].nonzero().float().mean(0)
         assert abs(rows - 7.5) < 0.6 and abs(columns - 7.5) < 0.6
+
+
+def test_joint_windows_are_noised_behind_what_is_given(vae):
+    generator = np.random.default_rng(0)
+    clips = [make_joint_clip(vae, generator) for _ in range(24)]
+    assert {clip.given for clip in clips} == {0, 1, 2, 3, 4}
+    for latents in (JOINT_LATENTS, 5):
+        batch = make_joint_batch(clips, latents, DenoiserSettings(), generator)
+        assert batch.noisy.shape == (24, 16, latents, 16, 16)
+        for row, clip in enumerate(clips):
+            levels = batch.timesteps[row]
+            assert (levels[: clip.given] == 0).all() and len(set(levels[clip.given :].tolist())) == 1
+            assert (batch.weight[row, 0, : clip.given] == 0).all() and batch.weight[row, 0, -1].min() >= 1
+            error = (batch.noisy - batch.target)[row, :, : clip.given]
+            assert not clip.given or error.std() < 0.11
+
+
+def test_the_bidirectional_variant_is_trained_resumed_and_loaded(tmp_path):
+    training = SpritesTraining(tmp_path, seed=1)
+    training.begin_with(None)
+    weights = training.bidirectional(minutes=0.01)
+    model = load_sprites(weights)
+    assert (model.name, model.defaults.joint_latents) == ("sprites-bidirectional", JOINT_LATENTS)
+    causal = load_sprites()
+    assert causal.defaults.joint_latents is None
+    assert torch.equal(model.vae.encoder.weight, causal.vae.encoder.weight.bfloat16().float())
+    again = BidirectionalTraining(tmp_path, causal.vae, DenoiserSettings(chunks=4, pool=8))
+    step = again.step
+    assert step >= 1
+    again.run(max_steps=1)
+    assert again.step == step + 1

@@ -11,7 +11,7 @@ from wavecore.commands.console import report
 from wavecore.commands.options import json_option
 from wavecore.errors import UsageError
 
-_STAGES = ("all", "codec", "denoiser", "export")
+_STAGES = ("all", "codec", "denoiser", "export", "bidirectional")
 
 
 @click.command("train")
@@ -22,9 +22,16 @@ _STAGES = ("all", "codec", "denoiser", "export")
     metavar="|".join(_STAGES),
     default="all",
     show_default=True,
-    help="codec: the VAE; denoiser: transformer and text encoder; export: one weights file.",
+    help="codec: the VAE; denoiser: transformer and text encoder; export: one weights file; bidirectional: "
+    "the variant that samples a long window jointly, from causal weights (--from).",
 )
-@click.option("--minutes", type=float, default=120.0, show_default=True, help="Length of the denoiser stage.")
+@click.option(
+    "--minutes",
+    type=float,
+    default=120.0,
+    show_default=True,
+    help="Length of the denoiser or bidirectional stage.",
+)
 @click.option(
     "--codec-minutes", type=float, default=20.0, show_default=True, help="Length of the codec stage."
 )
@@ -71,7 +78,7 @@ def command(
     if stage in ("all", "denoiser"):
         training.denoiser(minutes)
     result: dict[str, Any] = {"folder": folder, "stage": stage}
-    if stage in ("all", "export"):
-        weights = training.export()
+    if stage in ("all", "export", "bidirectional"):
+        weights = training.bidirectional(minutes) if stage == "bidirectional" else training.export()
         result |= {"weights": str(weights), "bytes": weights.stat().st_size}
     report(result, str(result.get("weights", folder)), json_output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,33 @@ from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 
 SPRITES_FILE = "sprites.safetensors"
+BIDIRECTIONAL_FILE = "sprites-bidirectional.safetensors"
+SPRITES_MODELS = {"sprites": SPRITES_FILE, "sprites-bidirectional": BIDIRECTIONAL_FILE}
 SPRITES_DEFAULTS = StreamDefaults(
     size=(128, 128), fps=16, shift=5.0, anchor_chunks=0, history=1, store_history=2
 )
 
 
 def save_sprites(
-    path: Path, dit: CausalWanDiT, vae: SpritesVAE, text_encoder: SpritesTextEncoder, dtype: torch.dtype
+    path: Path,
+    dit: CausalWanDiT,
+    vae: SpritesVAE,
+    text_encoder: SpritesTextEncoder,
+    dtype: torch.dtype,
+    joint_latents: int | None = None,
 ) -> None:
     """Write the three parts of a sprites model as one safetensors file.
+
+    Parameters
+    ----------
+    path : Path
+    dit : CausalWanDiT
+    vae : SpritesVAE
+    text_encoder : SpritesTextEncoder
+    dtype : torch.dtype
+        Of the tensors in the file.
+    joint_latents : int, optional
+        Latents that the model samples jointly, for the bidirectional variant.
 
     Raises
     ------
@@ -39,23 +57,23 @@ def save_sprites(
     """
     parts = nn.ModuleDict({"dit": dit, "vae": vae, "text": text_encoder})
     tensors = {name: value.detach().to(dtype).contiguous() for name, value in parts.state_dict().items()}
-    content = save(tensors, metadata={"config": json.dumps(asdict(dit.config))})
+    config = asdict(dit.config) | ({} if joint_latents is None else {"joint_latents": joint_latents})
+    content = save(tensors, metadata={"config": json.dumps(config)})
     with complete_or_nothing(path) as pending:
         pending.write_bytes(content)
 
 
 def load_sprites(path: Path | None = None) -> StreamModel:
-    """Load a sprites model; the one in the package when no path is given.
+    """Load a sprites model, causal or bidirectional; the causal one in the package when no path is given.
 
     Raises
     ------
     CheckpointError
         The file is missing, damaged or of another model; the message names the tensor.
     """
-    if path is None:
-        path = Path(str(resources.files("wavecore") / "weights" / SPRITES_FILE))
-    file = read_tensors(path)
-    dit = CausalWanDiT(_config(file.config, file.label))
+    file = read_tensors(package_file(SPRITES_FILE) if path is None else path)
+    joint = file.config.get("joint_latents")
+    dit = CausalWanDiT(_config({k: v for k, v in file.config.items() if k != "joint_latents"}, file.label))
     vae, text_encoder = SpritesVAE(), SpritesTextEncoder(dit.config.text_dim)
     parts = nn.ModuleDict({"dit": dit, "vae": vae, "text": text_encoder})
     expected = parts.state_dict().keys()
@@ -69,7 +87,13 @@ def load_sprites(path: Path | None = None) -> StreamModel:
     check_tensors(file.tensors, {name: name for name in expected}, parts, file.label)
     parts.load_state_dict({name: tensor.float() for name, tensor in file.tensors.items()})
     parts.eval().requires_grad_(False)
-    return StreamModel("sprites", dit, vae, text_encoder, SPRITES_DEFAULTS)
+    name = "sprites" if joint is None else "sprites-bidirectional"
+    return StreamModel(name, dit, vae, text_encoder, replace(SPRITES_DEFAULTS, joint_latents=joint))
+
+
+def package_file(file: str) -> Path:
+    """Path of a weights file in the package."""
+    return Path(str(resources.files("wavecore") / "weights" / file))
 
 
 def _config(stated: dict[str, Any], label: str) -> DiTConfig:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -113,18 +113,20 @@ def make_batch(clips: list[Clip], settings: DenoiserSettings, generator: np.rand
 
 
 def batch_loss(
-    dit: CausalWanDiT, text_encoder: SpritesTextEncoder, batch: Batch
+    dit: CausalWanDiT,
+    text_encoder: SpritesTextEncoder,
+    batch: Batch,
+    attend: Literal["causal", "full"] = "causal",
 ) -> tuple[Tensor, dict[float, float]]:
     """Weighted x0 error, and the plain error at each few-step level for the log."""
     text = text_encoder(batch.prompts)[batch.prompt_of]
-    prediction = dit.predict(batch.noisy, batch.timesteps, text, "causal", CHUNK_LATENTS)
+    prediction = dit.predict(batch.noisy, batch.timesteps, text, attend, CHUNK_LATENTS)
     error = (prediction - batch.target).square()
     loss = (error * batch.weight).sum() / (batch.weight.sum() * error.shape[1]).clamp(min=1)
     with torch.no_grad():
-        by_chunk = error.mean((1, 3, 4)).unflatten(1, (-1, CHUNK_LATENTS)).mean(2)
-        bands = {
-            level: float(by_chunk[(batch.sigmas - level).abs() < 1e-4].mean()) for level in FEW_STEP_SIGMAS
-        }
+        by_frame = error.mean((1, 3, 4))
+        sigmas = batch.timesteps / 1000
+        bands = {level: float(by_frame[(sigmas - level).abs() < 1e-4].mean()) for level in FEW_STEP_SIGMAS}
     return loss, bands
 
 
@@ -202,23 +204,32 @@ class DenoiserTraining:
         weights = [w for start, w in self.settings.curriculum if start <= progress][-1]
         return int(generator.choice(WINDOW_LENGTHS, p=weights))
 
-    def run(self, on_log: OnLog = ignore, save_every: float = 240.0, max_steps: float = math.inf) -> None:
-        """Train until the time budget is used, or `max_steps` are made; save every `save_every` seconds."""
+    def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
+        """Endless batches of windows, from a pool of clips that is renewed all the time."""
         settings = self.settings
-        generator = np.random.default_rng([settings.seed, self.step])
         pool = ClipPool(self.vae, settings.pool, seed=settings.seed + 7919 * (self.step + 1))
         for _ in range(6 * settings.chunks):
             pool.grow()
+        while True:
+            length = self._window_length(generator)
+            pool.grow()
+            yield make_batch(pool.sample(settings.chunks // length, length), settings, generator)
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[float, float]]:
+        """See `batch_loss`."""
+        return batch_loss(self.dit, self.text_encoder, batch)
+
+    def run(self, on_log: OnLog = ignore, save_every: float = 240.0, max_steps: float = math.inf) -> None:
+        """Train until the time budget is used, or `max_steps` are made; save every `save_every` seconds."""
+        settings = self.settings
+        batches = self.batches(np.random.default_rng([settings.seed, self.step]))
         bands: dict[float, list[float]] = {level: [] for level in FEW_STEP_SIGMAS}
         saved = self.seconds
         last_step = self.step + max_steps
         try:
             while self.seconds < 60 * settings.minutes and self.step < last_step:
                 began = time.perf_counter()
-                length = self._window_length(generator)
-                pool.grow()
-                clips = pool.sample(settings.chunks // length, length)
-                loss, by_level = self._update(make_batch(clips, settings, generator))
+                loss, by_level = self._update(next(batches))
                 self.step += 1
                 self.seconds += time.perf_counter() - began
                 for level, value in by_level.items():
@@ -238,7 +249,7 @@ class DenoiserTraining:
         peaks = self.settings.matrix_learning_rate, self.settings.learning_rate
         for optimizer, peak in zip(self.optimizers, peaks, strict=True):
             optimizer.param_groups[0]["lr"] = peak * self.schedule()
-        loss, by_level = batch_loss(self.dit, self.text_encoder, batch)
+        loss, by_level = self.loss(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:

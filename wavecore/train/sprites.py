@@ -6,18 +6,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wavecore.errors import InputError
 from wavecore.media import save_contact_sheet
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import CausalWanDiT
-from wavecore.models.sprites import SPRITES_FILE, load_sprites, save_sprites
+from wavecore.models.sprites import BIDIRECTIONAL_FILE, SPRITES_FILE, load_sprites, save_sprites
 from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.pipeline import Pipeline
 from wavecore.sprites.caption import plain_caption
 from wavecore.sprites.world import random_scene
+from wavecore.train.bidirectional import (
+    JOINT_LATENTS,
+    LEARNING_RATE,
+    MATRIX_LEARNING_RATE,
+    BidirectionalTraining,
+)
 from wavecore.train.codec import RefinementTraining, fit_linear
 from wavecore.train.denoiser import SPRITES_DIT, DenoiserSettings, DenoiserTraining
 from wavecore.train.log import OnLog, ignore
@@ -64,11 +70,25 @@ class SpritesTraining:
     def denoiser(self, minutes: float) -> None:
         """Train the transformer and its text encoder until `minutes` are used in all."""
         settings = DenoiserSettings(minutes=minutes, seed=self.seed)
-        initial = None
-        if self._initial is not None:
-            parts = {"dit": self._initial.dit, "text_encoder": self._initial.encode_text}
-            initial = nn.ModuleDict(parts).state_dict()  # type: ignore[arg-type]
-        DenoiserTraining(self.folder, self._vae(), settings, initial).run(self.on_log)
+        DenoiserTraining(self.folder, self._vae(), settings, self._initial_parts()).run(self.on_log)
+
+    def bidirectional(self, minutes: float) -> Path:
+        """Train the variant that samples a long window jointly; returns its weights file.
+
+        It goes on from the causal weights given to `begin_with`, whose VAE it keeps.
+        """
+        if self._initial is not None and not (self.folder / "vae.pt").exists():
+            torch.save(self._initial.vae.state_dict(), self.folder / "vae.pt")  # type: ignore[attr-defined]
+        settings = DenoiserSettings(
+            minutes=minutes,
+            seed=self.seed,
+            matrix_learning_rate=MATRIX_LEARNING_RATE,
+            learning_rate=LEARNING_RATE,
+        )
+        BidirectionalTraining(self.folder, self._vae(), settings, self._initial_parts()).run(self.on_log)
+        path = self.folder / BIDIRECTIONAL_FILE
+        self._save(path, JOINT_LATENTS)
+        return path
 
     def export(self) -> Path:
         """Write the averaged weights and the VAE as `sprites.safetensors`, with a preview beside it."""
@@ -76,13 +96,23 @@ class SpritesTraining:
             raise InputError(
                 f"{self.folder / 'ema.pt'}: no such file, expected the denoiser stage to have run"
             )
+        path = self.folder / SPRITES_FILE
+        self._save(path)
+        self._preview(path)
+        return path
+
+    def _initial_parts(self) -> dict[str, Tensor] | None:
+        if self._initial is None:
+            return None
+        parts = {"dit": self._initial.dit, "text_encoder": self._initial.encode_text}
+        return nn.ModuleDict(parts).state_dict()  # type: ignore[arg-type]
+
+    def _save(self, path: Path, joint_latents: int | None = None) -> None:
+        """Write the averaged weights and the VAE as one file."""
         dit, text_encoder = CausalWanDiT(SPRITES_DIT), SpritesTextEncoder(SPRITES_DIT.text_dim)
         averaged = torch.load(self.folder / "ema.pt", weights_only=True)
         nn.ModuleDict({"dit": dit, "text_encoder": text_encoder}).load_state_dict(averaged)
-        path = self.folder / SPRITES_FILE
-        save_sprites(path, dit, self._vae(), text_encoder, torch.bfloat16)
-        self._preview(path)
-        return path
+        save_sprites(path, dit, self._vae(), text_encoder, torch.bfloat16, joint_latents)
 
     @property
     def _linear(self) -> Path:
