@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from wavecore.cache.pool import PagePool
 from wavecore.cache.table import PageTable, Rotation
 from wavecore.cache.view import PageView
 from wavecore.errors import UsageError
-from wavecore.rounds import Round, Slot
+from wavecore.rounds import Key, Round, Slot
 
 
 class ContextCache:
@@ -33,7 +33,7 @@ class ContextCache:
     def __init__(self, pool: PagePool, rope: Callable[[Tensor], Tensor]) -> None:
         self.pool = pool
         self.table = PageTable(pool.free_list, pool.unroped_free_list)
-        self._rope = rope
+        self.rope = rope
 
     def begin(self, round: Round) -> None:
         """Allocate the pages that a round writes and rotate the anchors that it reads.
@@ -76,6 +76,10 @@ class ContextCache:
         """Forget `chunk` and all later ones, for a stream that branches there."""
         self.table.drop_from(chunk)
 
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget `keys`, which no round reads or releases any more."""
+        self.table.drop(keys)
+
     def close(self) -> None:
         """Give every page back to the pool."""
         self.table.close()
@@ -86,7 +90,7 @@ class ContextCache:
     def _rotate(self, rotations: Sequence[Rotation]) -> None:
         pool = self.pool
         positions = [r.position + frame for r in rotations for frame in range(len(r.pages))]
-        rope = self._rope(torch.tensor(positions, device=pool.device))
+        rope = self.rope(torch.tensor(positions, device=pool.device))
         source, target = self._ids(
             [[page for r in rotations for page in r.unroped], [page for r in rotations for page in r.pages]]
         )

@@ -154,6 +154,10 @@ class PageTable:
         """Forget everything that `chunk` and later ones have written, for a stream that branches there."""
         self._drop([key for key in self._pages if key.chunk >= chunk])
 
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget what is there of `keys`, which no round reads or releases any more."""
+        self._drop([key for key in keys if key in self._pages])
+
     def close(self) -> None:
         """Give every page back."""
         self._drop(list(self._pages))
