@@ -1,18 +1,22 @@
 """Short training runs: they learn, resume where they were, and export a model that loads."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from wavecore.models.sprites import load_sprites
 from wavecore.models.sprites_vae import SpritesVAE
+from wavecore.sprites.caption import COLOUR_WORDS, SHAPE_WORDS, caption
+from wavecore.sprites.world import HELD_OUT_PAIRS
 from wavecore.train.bidirectional import (
     JOINT_LATENTS,
     BidirectionalTraining,
     make_joint_batch,
     make_joint_clip,
 )
-from wavecore.train.clips import CHUNK_LATENTS, CHUNKS, ClipPool, encode_frames, make_clip
+from wavecore.train.clips import CHUNK_LATENTS, CHUNKS, ClipPool, draw_scenes, encode_frames, make_clip
 from wavecore.train.codec import fit_linear
 from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining, make_batch
 from wavecore.train.noise import chunk_sigmas
@@ -155,3 +159,21 @@ def test_the_bidirectional_variant_is_trained_resumed_and_loaded(tmp_path):
     assert step >= 1
     again.run(max_steps=1)
     assert again.step == step + 1
+
+
+def test_no_caption_names_a_held_out_pair_though_every_pair_is_seen(vae):
+    generator = np.random.default_rng(5)
+    named, seen = set(), set()
+    for _ in range(400):
+        for scene, unsaid in zip(*draw_scenes(generator, 3, switch=0.5), strict=True):
+            pair = scene.colour, scene.shape
+            seen.add(pair)
+            if unsaid is None:
+                named.add(pair)
+            words = set(re.findall("[a-z]+", caption(scene, generator, unsaid).lower()))
+            if unsaid == "colour":
+                assert not words & set(COLOUR_WORDS[scene.colour])
+            if unsaid == "shape":
+                assert not words & {word for names in SHAPE_WORDS.values() for word in names}
+    assert not named & HELD_OUT_PAIRS
+    assert len(seen) == 40 and len(named) == 40 - len(HELD_OUT_PAIRS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from wavecore.sprites.world import Scene
@@ -31,6 +33,7 @@ BACKGROUND_WORDS = {
     "bricks": ("bricks", "a brick wall", "the brick wall", "a wall"),
     "tiles": ("tiles", "a tiled floor", "a checkerboard", "grey tiles"),
 }
+THING_WORDS = ("thing", "object", "figure", "shape")
 MOVE_WORDS = ("moving", "rolling", "flying", "gliding", "drifting", "going", "sliding", "floating")
 FAST_WORDS = ("quickly", "fast", "rapidly", "swiftly")
 SLOW_WORDS = ("slowly", "gently", "calmly")
@@ -63,8 +66,13 @@ def plain_caption(scene: Scene) -> str:
     return f"a {scene.colour} {scene.shape} {move} over {BACKGROUND_WORDS[scene.background][0]}{pan}"
 
 
-def caption(scene: Scene, generator: np.random.Generator) -> str:
-    """A caption with synonyms, filler, changed order and now and then a typing error."""
+def caption(
+    scene: Scene, generator: np.random.Generator, unsaid: Literal["colour", "shape"] | None = None
+) -> str:
+    """A caption with synonyms, filler, changed order and now and then a typing error.
+
+    `unsaid` is left out: "a star", "a red thing", "something red".
+    """
 
     def pick(options: tuple[str, ...]) -> str:
         return str(options[generator.integers(len(options))])
@@ -72,10 +80,15 @@ def caption(scene: Scene, generator: np.random.Generator) -> str:
     def chance(probability: float) -> bool:
         return bool(generator.random() < probability)
 
-    subject = f"{pick(COLOUR_WORDS[scene.colour])} {pick(SHAPE_WORDS[scene.shape])}"
+    colour, shape = pick(COLOUR_WORDS[scene.colour]), pick(SHAPE_WORDS[scene.shape])
+    if unsaid == "shape":
+        shape = pick(THING_WORDS)
+    subject = shape if unsaid == "colour" else f"{colour} {shape}"
     if chance(0.15):
         subject = f"{pick(ADJECTIVES)} {subject}"
     article = "the" if chance(0.15) else "a"
+    if unsaid == "shape" and chance(0.4):
+        article, subject = "something", colour
     if scene.motion == "still":
         move = "" if chance(0.4) else pick(STILL_WORDS)
     else:

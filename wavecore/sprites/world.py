@@ -231,7 +231,7 @@ def _stars(x: NDArray, y: NDArray) -> NDArray:
 
 # -- drawing scenes at random ------------------------------------------------------------
 
-# Colour and shape pairs that training never shows; the held-out prompts are made of them.
+# Pairs of colour and shape whose words no training caption has together; the held-out prompts do.
 HELD_OUT_PAIRS = frozenset(
     {
         ("red", "star"),
@@ -244,8 +244,8 @@ HELD_OUT_PAIRS = frozenset(
 )
 
 
-def random_scene(generator: np.random.Generator, held_out: bool = False) -> Scene:
-    """Draw a scene; `held_out` chooses between pairs never trained together and the others."""
+def random_scene(generator: np.random.Generator, held_out: bool | None = False) -> Scene:
+    """Draw a scene; `held_out` chooses between pairs never named together and the others, None for both."""
     while True:
         scene = Scene(
             shape=str(generator.choice(SHAPES)),
@@ -255,17 +255,21 @@ def random_scene(generator: np.random.Generator, held_out: bool = False) -> Scen
             speed=str(generator.choice(list(SPEEDS))),
             camera=str(generator.choice(list(CAMERAS), p=[0.6, 0.2, 0.2])),
         )
-        if ((scene.colour, scene.shape) in HELD_OUT_PAIRS) == held_out:
+        if held_out in (None, (scene.colour, scene.shape) in HELD_OUT_PAIRS):
             return scene
 
 
-def random_change(scene: Scene, generator: np.random.Generator) -> Scene:
-    """A different trained scene that keeps each attribute of `scene` with probability one half."""
+def random_change(scene: Scene, generator: np.random.Generator, held_out: bool | None = False) -> Scene:
+    """A different scene that keeps each attribute of `scene` with probability one half.
+
+    `held_out` as for `random_scene`.
+    """
     while True:
-        fresh = random_scene(generator)
+        fresh = random_scene(generator, None)
         kept = {name: getattr(scene, name) for name in Scene.__dataclass_fields__ if generator.random() < 0.5}
         changed = replace(fresh, **kept)
-        if changed != scene and (changed.colour, changed.shape) not in HELD_OUT_PAIRS:
+        pair_fits = held_out in (None, (changed.colour, changed.shape) in HELD_OUT_PAIRS)
+        if changed != scene and pair_fits:
             return changed
 
 

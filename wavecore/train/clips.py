@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from wavecore.sprites.world import (
     track,
 )
 
+Unsaid: TypeAlias = Literal["colour", "shape"] | None
+
 CHUNK_LATENTS = 3
 CHUNKS = 6  # clean history, live store and four denoising stages
 SWITCH = 0.25  # probability of a new prompt at a chunk
@@ -44,6 +47,8 @@ class Clip:
         Latent pixels that the subject touches.
     scenes : list of Scene
         Scene of each chunk.
+    unsaid : list of "colour", "shape" or None
+        What the caption of each chunk's scene leaves out.
     from_start : bool
         Whether the clip begins a stream (its first latent holds one frame).
     """
@@ -52,6 +57,7 @@ class Clip:
     source: Tensor
     subject: Tensor
     scenes: list[Scene]
+    unsaid: list[Unsaid]
     from_start: bool
 
     def window(self, first: int, count: int) -> Clip:
@@ -62,17 +68,32 @@ class Clip:
             self.source[:, frames],
             self.subject[frames],
             self.scenes[first : first + count],
+            self.unsaid[first : first + count],
             self.from_start and first == 0,
         )
 
 
-def draw_scenes(generator: np.random.Generator, chunks: int, switch: float) -> list[Scene]:
-    """Scene of each chunk; at every chunk after the first it changes with probability `switch`."""
-    scenes = [random_scene(generator)]
-    for _ in range(1, chunks):
-        changes = generator.random() < switch
-        scenes.append(random_change(scenes[-1], generator) if changes else scenes[-1])
-    return scenes
+def draw_scenes(
+    generator: np.random.Generator, chunks: int, switch: float
+) -> tuple[list[Scene], list[Unsaid]]:
+    """Scene of each chunk, new with probability `switch`, and what its caption leaves out.
+
+    Where colour or shape is left out, every pair occurs. Otherwise each colour would tell that its
+    held-out shape is impossible, and a model that has learned this does not compose the two words.
+    """
+    scenes, unsaid = [], []
+    for chunk in range(chunks):
+        if chunk and generator.random() >= switch:
+            scenes.append(scenes[-1])
+            unsaid.append(unsaid[-1])
+            continue
+        left_out: Unsaid = (None, None, None, "colour", "shape")[int(generator.integers(5))]
+        held_out = False if left_out is None else None
+        scenes.append(
+            random_change(scenes[-1], generator, held_out) if chunk else random_scene(generator, held_out)
+        )
+        unsaid.append(left_out)
+    return scenes, unsaid
 
 
 def frames_of(scenes: list[Scene], from_start: bool) -> list[Scene]:
@@ -108,7 +129,7 @@ def make_clip(
     vae: SpritesVAE, generator: np.random.Generator, chunks: int = CHUNKS, from_start: bool = False
 ) -> Clip:
     """Draw, render and encode one clip; a fifth of them show another look as their source."""
-    scenes = draw_scenes(generator, chunks, SWITCH)
+    scenes, unsaid = draw_scenes(generator, chunks, SWITCH)
     place = Place() if from_start else random_place(generator)
     truth = track(frames_of(scenes, from_start), place)
     latents = encode_frames(vae, render(truth), from_start)
@@ -119,7 +140,7 @@ def make_clip(
             Scene(look.shape, look.colour, look.background, s.motion, s.speed, s.camera) for s in truth.scenes
         ]
         source = encode_frames(vae, render(Track(changed, truth.centre, truth.pan)), from_start)
-    return Clip(latents.half(), source.half(), subject_mask(truth, from_start), scenes, from_start)
+    return Clip(latents.half(), source.half(), subject_mask(truth, from_start), scenes, unsaid, from_start)
 
 
 class ClipPool:

@@ -107,7 +107,7 @@ def make_batch(clips: list[Clip], settings: DenoiserSettings, generator: np.rand
         dropped = generator.random() < settings.text_drop
         for chunk, scene in enumerate(clip.scenes):
             if chunk == 0 or scene != clip.scenes[chunk - 1]:
-                prompts.append("" if dropped else caption(scene, generator))
+                prompts.append("" if dropped else caption(scene, generator, clip.unsaid[chunk]))
             prompt_of[row, chunk] = len(prompts) - 1
     return Batch(noisy, target, 1000 * frame_sigmas, weight[:, None], sigmas, prompts, prompt_of)
 
