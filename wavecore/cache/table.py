@@ -95,6 +95,14 @@ class Rotation:
     values_from: Sequence[int] | None
 
 
+@dataclass(frozen=True)
+class Suffix:
+    """Pages that were cut off a table: `Key` and copies as in the table, and un-roped pages."""
+
+    pages: dict[Key, dict[int, list[int]]]
+    unroped: dict[Key, list[int]]
+
+
 class PageTable:
     """Pages of one session, by `Key` and by the temporal position their keys are rotated to.
 
@@ -109,6 +117,9 @@ class PageTable:
 
     def __contains__(self, key: Key) -> bool:
         return key in self._pages
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._pages))
 
     def begin(self, round: Round) -> list[Rotation]:
         """Allocate what the slots of a round write and move the anchors that they read.
@@ -157,6 +168,44 @@ class PageTable:
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget what is there of `keys`, which no round reads or releases any more."""
         self._drop([key for key in keys if key in self._pages])
+
+    def cut(self, position: int) -> Suffix:
+        """Take all pages of latents from `position` on out of the table, for a stream that branches there.
+
+        For streams whose chunks are named by the temporal index of their first latent: a chunk in which the
+        branch lies keeps the pages before it.
+        """
+        suffix = Suffix({}, {})
+        for key in self:
+            kept = position - key.chunk
+            length = len(next(iter(self._pages[key].values())))
+            if kept <= 0:
+                suffix.pages[key] = self._pages.pop(key)
+                if key in self._unroped:
+                    suffix.unroped[key] = self._unroped.pop(key)
+            elif kept < length:
+                suffix.pages[key] = {at: pages[kept:] for at, pages in self._pages[key].items()}
+                self._pages[key] = {at: pages[:kept] for at, pages in self._pages[key].items()}
+                if key in self._unroped:
+                    suffix.unroped[key] = self._unroped[key][kept:]
+                    del self._unroped[key][kept:]
+        return suffix
+
+    def restore(self, suffix: Suffix) -> None:
+        """Put back what was cut off; nothing may have been written there since, or it is dropped already."""
+        for key, copies in suffix.pages.items():
+            for at, pages in copies.items():
+                self._pages.setdefault(key, {}).setdefault(at, []).extend(pages)
+        for key, pages in suffix.unroped.items():
+            self._unroped.setdefault(key, []).extend(pages)
+
+    def discard(self, suffix: Suffix) -> None:
+        """Give the pages of what was cut off back."""
+        for copies in suffix.pages.values():
+            for pages in copies.values():
+                self._free.free(pages)
+        for pages in suffix.unroped.values():
+            self._free_unroped.free(pages)
 
     def close(self) -> None:
         """Give every page back."""

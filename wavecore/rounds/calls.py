@@ -1,0 +1,196 @@
+"""Rounds of one call: a number of latents from any position of a stream on, behind a prefix that is there.
+
+Chunks are named by the temporal index of their first latent, so `Key.chunk` is a position of the stream and a
+branch may lie inside what was a chunk before: the latents before it keep their keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from wavecore.rounds.data import Key, Read, Round, Slot
+from wavecore.rounds.rules import at_least
+
+
+class Piece(NamedTuple):
+    """Latents [start, start + frames) that were or will be one chunk."""
+
+    start: int
+    frames: int
+
+    @property
+    def end(self) -> int:
+        """Index behind its last latent."""
+        return self.start + self.frames
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallRules:
+    """How the latents of a call become chunks and what these read.
+
+    Parameters
+    ----------
+    steps : int
+        Denoising stages N.
+    order : "sequential" or "wavefront"
+        One chunk after the other, or all of them as a wave that fills and drains.
+    chunk_frames : int
+        Latents of a chunk; the last one of a call may be shorter.
+    history : int
+        Clean latents that a denoising slot may read besides the anchor, rounded up to whole chunks.
+    store_history : int
+        The same for the store pass.
+    anchor : bool
+        Whether the first chunk of the stream is always read, just before the oldest other chunk.
+    first_alone : bool
+        In a wave, take the first chunk through all stages before the others follow: on one device the first
+        frames then come as early as in sequential order. The results are the same.
+    """
+
+    steps: int
+    order: Literal["sequential", "wavefront"] = "sequential"
+    chunk_frames: int = 3
+    history: int = 15
+    store_history: int = 15
+    anchor: bool = False
+    first_alone: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("chunk_frames", 1), ("history", 0), ("store_history", 0)):
+            at_least(name, getattr(self, name), least)
+
+    @property
+    def reach(self) -> int:
+        """Latents before a position that may still be read from there, beside the anchor."""
+        live = self.chunk_frames if self.order == "wavefront" else 0
+        return max(self.history + live, self.store_history) + self.chunk_frames - 1
+
+    def pieces(self, position: int, latents: int) -> list[Piece]:
+        """Cut the latents [position, position + latents) into chunks."""
+        end = position + latents
+        return [Piece(s, min(self.chunk_frames, end - s)) for s in range(position, end, self.chunk_frames)]
+
+    def rounds(self, prefix: Sequence[Piece], position: int, latents: int, store: bool = True) -> list[Round]:
+        """Rounds of a call.
+
+        Parameters
+        ----------
+        prefix : sequence of Piece
+            Chunks before `position` whose clean keys and values are there, oldest first.
+        position, latents : int
+            The call makes [position, position + latents).
+        store : bool
+            Whether the last chunk gets its store pass; the others need theirs, since later chunks read them.
+        """
+        pieces = self.pieces(position, latents)
+        if self.order == "sequential":
+            rounds = list(self._sequential(list(prefix), pieces))
+        else:
+            rounds = list(self._wave(list(prefix), pieces))
+        if not store:
+            rounds = rounds[:-1]
+        if self.order == "wavefront" and self.first_alone:
+            rounds = _first_alone(rounds, position)
+        return [replace(round, index=index) for index, round in enumerate(rounds)]
+
+    def prefill(self, prefix: Sequence[Piece], position: int, latents: int) -> list[Round]:
+        """Store passes alone, for clean latents [position, position + latents) behind `prefix`."""
+        before, rounds = list(prefix), []
+        for index, piece in enumerate(self.pieces(position, latents)):
+            slots = (self._store(before, piece),)
+            rounds.append(Round(index, self.steps, slots, phase="store"))
+            before.append(piece)
+        return rounds
+
+    def _sequential(self, before: list[Piece], pieces: list[Piece]) -> Iterator[Round]:
+        for piece in pieces:
+            for stage in range(self.steps):
+                key = Key(piece.start, stage)
+                clean = self._clean(before, self.history)
+                yield Round(
+                    0,
+                    self.steps,
+                    (self._slot(piece, stage, clean, [(key, piece)]),),
+                    releases=(key,),
+                    completes=piece.start if stage == self.steps - 1 else None,
+                    phase="denoise",
+                )
+            yield Round(0, self.steps, (self._store(before, piece),), phase="store")
+            before.append(piece)
+
+    def _wave(self, before: list[Piece], pieces: list[Piece]) -> Iterator[Round]:
+        steps = self.steps
+        for index in range(len(pieces) + steps):
+            held = {s: pieces[index - s] for s in range(steps, -1, -1) if 0 <= index - s < len(pieces)}
+            live = held.get(steps)
+            # Where nothing is being stored, one more chunk of the past takes the place of the live store.
+            clean = self._clean(before, self.history + (0 if live else self.chunk_frames))
+            slots = []
+            for stage, piece in held.items():
+                if stage == steps:
+                    slots.append(self._store(before, piece))
+                    continue
+                flight = [(Key(p.start, s), p) for s, p in reversed(held.items()) if stage <= s < steps]
+                context = clean + ([live] if live else [])
+                slots.append(self._slot(piece, stage, context, flight))
+            denoising = [slot.key for slot in slots if slot.stage < steps]
+            done = held.get(steps - 1)
+            yield Round(
+                0,
+                steps,
+                tuple(slots),
+                releases=tuple(denoising),
+                completes=None if done is None else done.start,
+                phase="fill" if index < steps else "drain" if index >= len(pieces) else "steady",
+            )
+            if live:
+                before.append(live)
+
+    def _clean(self, before: Sequence[Piece], latents: int) -> list[Piece]:
+        """Latest stored chunks that hold `latents` latents, oldest first, and the anchor."""
+        chosen: list[Piece] = []
+        for piece in reversed(before):
+            if sum(p.frames for p in chosen) >= latents:
+                break
+            chosen.insert(0, piece)
+        if self.anchor and before and before[0] not in chosen:
+            chosen.insert(0, before[0])
+        return chosen
+
+    def _store(self, before: Sequence[Piece], piece: Piece) -> Slot:
+        clean = self._clean(before, self.store_history)
+        return self._slot(piece, self.steps, clean, [(Key(piece.start, self.steps), piece)])
+
+    def _slot(self, piece: Piece, stage: int, clean: list[Piece], own: list[tuple[Key, Piece]]) -> Slot:
+        reads = [Read(Key(p.start, self.steps), p.frames, p.start) for p in clean]
+        reads += [Read(key, p.frames, p.start) for key, p in own]
+        if self.anchor and reads[0].key == Key(0, self.steps) and piece.start:
+            beside = min(read.position for read in reads[1:]) - reads[0].frames
+            reads[0] = replace(reads[0], position=beside, anchor=True)
+        unroped = self.anchor and piece.start == 0 and stage == self.steps
+        return Slot(piece.start, stage, piece.start, piece.frames, tuple(reads), keep_unroped=unroped)
+
+
+def _first_alone(rounds: list[Round], first: int) -> list[Round]:
+    """The slots of chunk `first` one by one up to its last denoising stage, then the others as they were.
+
+    Chunks only read older ones, so this is a legal order; what the others read of the first is kept.
+    """
+    steps = rounds[0].steps
+    alone = [replace(r, slots=tuple(s for s in r.slots if s.chunk == first)) for r in rounds[:steps]]
+    rest = [
+        replace(
+            r,
+            slots=tuple(s for s in r.slots if s.chunk != first or s.stage == steps),
+            completes=None if r.completes == first else r.completes,
+        )
+        for r in rounds
+    ]
+    ordered = alone + [r for r in rest if r.slots]
+    last = {read.key: i for i, r in enumerate(ordered) for slot in r.slots for read in slot.reads}
+    return [
+        replace(r, releases=tuple(key for key, at in last.items() if at == i and key.stage < steps))
+        for i, r in enumerate(ordered)
+    ]
