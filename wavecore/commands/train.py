@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wavecore.commands.console import report
+from wavecore.commands.console import progress, report
 from wavecore.commands.options import json_option
 from wavecore.errors import UsageError
 
@@ -66,19 +68,35 @@ def command(
             raise UsageError(f"{flag}: expected a number above 0, got {value}")
     from wavecore.train.sprites import SpritesTraining
 
-    def show(row: dict[str, Any]) -> None:
-        if not json_output:
-            click.echo(", ".join(f"{name} {value}" for name, value in row.items()), err=True)
-
-    training = SpritesTraining(Path(folder), seed, show)
-    if start is not None:
-        training.begin_with(None if start == "sprites" else Path(start))
-    if stage in ("all", "codec"):
-        training.codec(codec_minutes)
-    if stage in ("all", "denoiser"):
-        training.denoiser(minutes)
     result: dict[str, Any] = {"folder": folder, "stage": stage}
-    if stage in ("all", "export", "bidirectional"):
-        weights = training.bidirectional(minutes) if stage == "bidirectional" else training.export()
-        result |= {"weights": str(weights), "bytes": weights.stat().st_size}
+    lengths = {"codec": codec_minutes, "export": 0.0, "all": codec_minutes + minutes}
+    with _progress(lengths.get(stage, minutes), json_output) as show:
+        training = SpritesTraining(Path(folder), seed, show)
+        if start is not None:
+            training.begin_with(None if start == "sprites" else Path(start))
+        if stage in ("all", "codec"):
+            training.codec(codec_minutes)
+        if stage in ("all", "denoiser"):
+            training.denoiser(minutes)
+        if stage in ("all", "export", "bidirectional"):
+            weights = training.bidirectional(minutes) if stage == "bidirectional" else training.export()
+            result |= {"weights": str(weights), "bytes": weights.stat().st_size}
     report(result, str(result.get("weights", folder)), json_output)
+
+
+@contextmanager
+def _progress(minutes: float, quiet: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Show the rows of the logs, and on a terminal a bar of the seconds that training has used."""
+    with progress("seconds", round(60 * minutes), quiet) as advance:
+        reached = 0.0
+
+        def show(row: dict[str, Any]) -> None:
+            nonlocal reached
+            if not quiet:
+                click.echo(", ".join(f"{name} {value}" for name, value in row.items()), err=True)
+            if row["minutes"] < reached:  # the next stage
+                reached = 0.0
+            advance(round(60 * (row["minutes"] - reached)))
+            reached = row["minutes"]
+
+        yield show

@@ -81,7 +81,8 @@ def draw_scenes(
     Where colour or shape is left out, every pair occurs. Otherwise each colour would tell that its
     held-out shape is impossible, and a model that has learned this does not compose the two words.
     """
-    scenes, unsaid = [], []
+    scenes: list[Scene] = []
+    unsaid: list[Unsaid] = []
     for chunk in range(chunks):
         if chunk and generator.random() >= switch:
             scenes.append(scenes[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from wavecore.train.denoiser import SPRITES_DIT, DenoiserSettings, DenoiserTrain
 from wavecore.train.log import OnLog, ignore
 
 PREVIEW_CLIPS = 8
+PREVIEW_EVERY = 1000  # steps
 
 
 class SpritesTraining:
@@ -68,9 +70,20 @@ class SpritesTraining:
         RefinementTraining(self.folder, vae, minutes, self.seed).run(self.on_log)
 
     def denoiser(self, minutes: float) -> None:
-        """Train the transformer and its text encoder until `minutes` are used in all."""
+        """Train the transformer and its text encoder until `minutes` are used in all.
+
+        Every `PREVIEW_EVERY` steps the weights so far and a preview of them are exported.
+        """
         settings = DenoiserSettings(minutes=minutes, seed=self.seed)
-        DenoiserTraining(self.folder, self._vae(), settings, self._initial_parts()).run(self.on_log)
+        training = DenoiserTraining(self.folder, self._vae(), settings, self._initial_parts())
+
+        def log_and_preview(row: dict[str, Any]) -> None:
+            self.on_log(row)
+            if row["step"] % PREVIEW_EVERY == 0:
+                training.save()
+                self.export()
+
+        training.run(log_and_preview)
 
     def bidirectional(self, minutes: float) -> Path:
         """Train the variant that samples a long window jointly; returns its weights file.
