@@ -17,6 +17,7 @@ LAYERS = [
     {"cache"},
     {"models"},
     {"placement", "source"},
+    {"restyling"},
     {"session"},
     {"pipeline"},
     {"train"},

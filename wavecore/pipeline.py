@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wavecore.control.streaming import NoiseController, SinkSet, StreamingSettings
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
+from wavecore.restyling import Restyling
 from wavecore.rounds import (
     NoiseLevel,
     RoundsKind,
@@ -151,6 +153,8 @@ class Pipeline:
         fps: float | None = None,
         rounds: RoundsKind | None = None,
         placement: Literal["local"] = "local",
+        streaming: StreamingSettings | None = None,
+        hold: Callable[[], bool] | None = None,
         trace: Trace | None = None,
     ) -> Session:
         """Render frames anew under a prompt, keeping their motion: as many frames out as in.
@@ -163,7 +167,12 @@ class Pipeline:
         frames : iterable of uint8 [h, w, 3]
             Source at `size`, arrays or RGB images; may be endless.
         strength : float, optional
-            Share of noise to begin with, within (0, 1]: more follows the prompt, less the source.
+            Share of noise to begin with, within (0, 1]: more follows the prompt, less the source. The
+            highest of `streaming.noise` where that is given.
+        streaming : StreamingSettings, optional
+            Policies of a live source: noise, sinks, positions, chunk lengths.
+        hold : callable, optional
+            See `Session`.
         prompt, seed, steps, size, fps, rounds, placement, trace
             As for `session`.
         """
@@ -171,16 +180,26 @@ class Pipeline:
         strength = self.model.defaults.strength if strength is None else strength
         if not 0 < strength <= 1:
             raise UsageError(f"strength: expected a number within (0, 1], got {strength}")
+        streaming = StreamingSettings() if streaming is None else streaming
+        rules, sinks = self._streaming_rules(self.rules(rounds, steps), streaming)
+        noise = None if streaming.noise is None else NoiseController(streaming.noise)
+        if noise is not None:
+            strength = noise.strength
+        restyling = Restyling(
+            lambda share: self.levels(steps, share), noise, sinks, self.model.defaults.shift
+        )
         return Session(
             self.model,
             prompt,
-            self.rules(rounds, steps),
+            rules,
             self.levels(steps, strength),
             seed,
             self._checked_size(size),
             self.fps if fps is None else _positive("fps", fps),
             source=iter(frames),
             trace=trace,
+            restyling=restyling,
+            hold=hold,
         )
 
     def __call__(
@@ -262,6 +281,20 @@ class Pipeline:
         if rounds == "sequential":
             return Sequential(**shared, history=defaults.sequential_history)
         return Wavefront(**shared, history=defaults.history)
+
+    def _streaming_rules(self, rules: Rules, streaming: StreamingSettings) -> tuple[Rules, SinkSet | None]:
+        """Rules under settings of a live stream, and the sinks where those may change."""
+        wanted = streaming.of_rounds
+        if not wanted and streaming.sinks is None:
+            return rules, None
+        if not isinstance(rules, StreamBatch):
+            name = next(iter(wanted), "sinks").replace("anchor_chunks", "sinks")
+            raise UsageError(f"{name}: expected rounds stream_batch, got {type(rules).__name__.lower()}")
+        adaptive = streaming.sinks == "adaptive"
+        changed = replace(rules, **wanted, moving_sinks=adaptive)
+        if streaming.sinks in ("adaptive", "static") and not changed.anchor_chunks:
+            raise UsageError(f"sink_chunks: expected at least 1 for {streaming.sinks} sinks, got none")
+        return changed, SinkSet(changed.anchor_chunks, streaming.sink_threshold) if adaptive else None
 
     def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:
         """Noise level of each stage.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,17 +13,21 @@ import torch
 from torch import Tensor
 
 from wavecore.cache import pages_needed
+from wavecore.control.streaming import transition_weights
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import TextContext
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.prompt import check_prompt
+from wavecore.restyling import Restyling
 from wavecore.rounds import NoiseLevel, Round, Rounds, Rules
 from wavecore.source import ChunkSource, to_uint8
 from wavecore.trace import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from wavecore.placement.layers import Ring, RingPlacement
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,13 @@ class FrameGroup:
 class _Prompt:
     version: int
     text: str
+    features: Tensor
     context: TextContext
+    way: deque[TextContext] = field(default_factory=deque)  # from the prompt before it, a chunk each
+
+    def next(self) -> _Prompt:
+        """What the next chunk follows."""
+        return replace(self, context=self.way.popleft()) if self.way else self
 
 
 class Session:
@@ -83,6 +93,18 @@ class Session:
         Frames to restyle; the stream then ends with them.
     trace : Trace, optional
         Event log.
+    restyling : Restyling, optional
+        Noise and sinks of a stream with a source; needed with one.
+    hold : callable () -> bool, optional
+        Asked before each round of a stream with a source: True runs a round in which no chunk enters, so that
+        older ones go on while frames are missing.
+    ring : Ring, optional
+        Runs the layers over several processes; they run here when not given.
+
+    Attributes
+    ----------
+    in_flight : int
+        Chunks that have entered and are not complete.
     """
 
     def __init__(
@@ -97,6 +119,9 @@ class Session:
         num_frames: int | None = None,
         source: Iterator[NDArray[np.uint8]] | None = None,
         trace: Trace | None = None,
+        restyling: Restyling | None = None,
+        hold: Callable[[], bool] | None = None,
+        ring: Ring | None = None,
     ) -> None:
         self.model = model
         self.trace = Trace() if trace is None else trace
@@ -112,22 +137,40 @@ class Session:
         width, height = size
         factor = model.vae.spatial_factor
         latent_size = (model.dit.config.in_channels, height // factor, width // factor)
-        self._cache = local_cache(model.dit, pages_needed(rules, chunks), *latent_size[1:])
-        self._placement = LocalPlacement(model.dit, self._cache)
+        pages = pages_needed(rules, chunks)
+        self._placement: LocalPlacement | RingPlacement
+        if ring is None:
+            self._cache = local_cache(model.dit, pages, *latent_size[1:])
+            self._placement = LocalPlacement(model.dit, self._cache)
+        else:
+            self._placement = ring.open(rules, pages, *latent_size[1:])
+        self._flight: deque[Round] = deque()
         self._handoff = Handoff(levels, seed, latent_size, model.device)
         self._decoder = model.vae.stream_decoder()
-        self._source = None if source is None else ChunkSource(source, model.vae, size, model.device)
+        self._restyling, self._hold = restyling, hold
+        self._source = None
+        if source is not None:
+            measure = restyling is not None and restyling.on_pixels
+            self._source = ChunkSource(source, model.vae, size, model.device, measure)
         self._ready: deque[FrameGroup] = deque()
         self._groups = 0
         self._frames_out = 0
         self._of_chunk: dict[int, _Prompt] = {}
         self._closed = False
+        self.in_flight = 0
         self._prompt = self._encode(0, check_prompt(prompt))
+        self._completed_version = 0
 
     # -- for the user --------------------------------------------------------------------
 
-    def update(self, prompt: str) -> int:
+    def update(self, prompt: str, transition: int = 1) -> int:
         """Ask for another prompt; the next chunk to enter once its text is encoded follows it.
+
+        Parameters
+        ----------
+        prompt : str
+        transition : int
+            Chunks over which the condition goes over evenly to the new prompt; 1 changes it at once.
 
         Returns
         -------
@@ -135,10 +178,11 @@ class Session:
             Its version, which the frame groups that follow it carry.
         """
         text = check_prompt(prompt)
+        weights = transition_weights(transition)
         with self._updates:
             if self._closed:
                 raise UsageError("update: expected an open session, got a closed one")
-            self._prompt = self._encode(self._prompt.version + 1, text)
+            self._prompt = self._encode(self._prompt.version + 1, text, weights[:-1])
             return self._prompt.version
 
     def __iter__(self) -> Session:
@@ -155,7 +199,7 @@ class Session:
         self._closed = True
         self._ready.clear()
         self._of_chunk.clear()
-        self._cache.close()
+        self._placement.close()
 
     def __enter__(self) -> Session:
         return self
@@ -169,23 +213,47 @@ class Session:
         """Run the next round; False when the stream is over."""
         if self._closed or self._frames_left == 0:
             return False
-        if self._source is not None and not self._prepare_source(self._source):
+        if self._hold is not None and self._rounds.chunks is None and self._hold():
+            self._rounds.delay()
+        elif self._source is not None and not self._prepare_source(self._source):
             self._rounds.finish()
         round = next(self._rounds, None)
         if round is None:
-            return False
+            return self._collect()
         self._admit(round)
         slots = {str(slot.stage): slot.chunk for slot in round.slots}
         with self.trace.span("round", index=round.index, slots=slots):
-            latents = self._handoff.latents(round)
             text = {chunk: prompt.context for chunk, prompt in self._of_chunk.items()}
-            estimates = self._placement.run(round, latents, self._levels, text)
-            complete = self._handoff.advance(round, estimates)
-        if complete is not None and round.completes is not None:
-            self._decode(round.completes, complete)
-        oldest = min(slot.chunk for slot in round.slots)
-        self._of_chunk = {chunk: prompt for chunk, prompt in self._of_chunk.items() if chunk >= oldest}
+            levels = self._handoff.levels_of(round)
+            self._placement.submit(round, self._handoff.latents(round), levels, text)
+            self._flight.append(round)
+        if len(self._flight) == self._placement.depth:
+            self._collect()
         return True
+
+    def _collect(self) -> bool:
+        """Take the results of the oldest round in flight; False when there is none."""
+        if not self._flight:
+            return False
+        round = self._flight.popleft()
+        complete = self._handoff.advance(round, self._placement.collect())
+        if complete is not None and round.completes is not None:
+            self.in_flight -= 1
+            self._decode(round.completes, complete)
+            self._choose_sinks(round.completes, complete)
+            done = round.completes
+            self._of_chunk = {chunk: prompt for chunk, prompt in self._of_chunk.items() if chunk >= done}
+        return True
+
+    def _choose_sinks(self, chunk: int, latents: Tensor) -> None:
+        if self._restyling is None:
+            return
+        if self._of_chunk[chunk].version != self._completed_version:
+            self._completed_version = self._of_chunk[chunk].version
+            self._restyling.prompt_changed()
+        self._placement.drop(
+            self._restyling.completed(chunk, latents, self.model.dit, self._rounds, self.trace)
+        )
 
     def _prepare_source(self, source: ChunkSource) -> bool:
         """Have the frames of the next chunk encoded; False when there are none left."""
@@ -200,10 +268,11 @@ class Session:
         for slot in round.slots:
             if slot.stage or slot.chunk in self._of_chunk:
                 continue
-            prompt = self._of_chunk[slot.chunk] = self._prompt
+            prompt = self._of_chunk[slot.chunk] = self._prompt.next()
+            self.in_flight += 1
             self.trace.record("admit", chunk=slot.chunk, version=prompt.version)
-            if self._source is not None:
-                self._handoff.enter(slot.chunk, self._source.take())
+            if self._source is not None and self._restyling is not None:
+                self._restyling.enter(self._handoff, slot.chunk, self._source, self.trace)
 
     @torch.inference_mode()
     def _decode(self, chunk: int, latents: Tensor) -> None:
@@ -228,8 +297,10 @@ class Session:
     # -- helpers -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _encode(self, version: int, text: str) -> _Prompt:
+    def _encode(self, version: int, text: str, way: Sequence[float] = ()) -> _Prompt:
         self.trace.record("prompt", version=version, prompt=text)
+        encode = self._placement.encode_text
         with self.trace.span("text", version=version):
-            context = self.model.dit.encode_text(self.model.encode_text([text]))
-        return _Prompt(version, text, context)
+            features = self.model.encode_text([text])
+            between = [encode(self._prompt.features.lerp(features, share)) for share in way]
+            return _Prompt(version, text, features, encode(features), deque(between))

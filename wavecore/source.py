@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wavecore.control.streaming import pixel_differences
 from wavecore.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ class ChunkSource:
         That every frame must have.
     device : torch.device
         Of the VAE.
+    measure : bool
+        Measure how much changes from frame to frame.
+
+    Attributes
+    ----------
+    pixel_differences : list of float
+        Of the frames read since the last chunk was taken; see `wavecore.control.streaming.pixel_differences`.
     """
 
     def __init__(
@@ -41,7 +49,11 @@ class ChunkSource:
         vae: StreamingVAE,
         size: tuple[int, int],
         device: torch.device | str = "cpu",
+        measure: bool = False,
     ) -> None:
+        self.pixel_differences: list[float] = []
+        self._measure = measure
+        self._before: NDArray[np.uint8] | None = None
         self._frames = frames
         self._encoder = vae.stream_encoder()
         self._stride = vae.temporal_factor
@@ -79,6 +91,7 @@ class ChunkSource:
         self._latents = self._latents[self._wanted :]
         chunk += chunk[-1:] * (self._wanted - len(chunk))
         self._wanted = 0
+        self.pixel_differences = []
         return torch.stack(chunk, 2)[0]
 
     def frames_left(self, emitted: int) -> int:
@@ -98,6 +111,9 @@ class ChunkSource:
         self._taken += len(frames)
         pieces = []
         if frames:
+            if self._measure:
+                self.pixel_differences += pixel_differences(frames, self._before)
+                self._before = frames[-1]
             frames += frames[-1:] * (wanted - len(frames))
             pieces.append(self._encoder(to_pixels(np.stack(frames)).to(self._device)))
         if self._over:

@@ -33,6 +33,10 @@ Kind = Literal[
     "admit",  # a chunk was given a slot, with the prompt version it will follow
     "text",  # a prompt was encoded
     "encode",  # source frames became latents
+    "noise",  # a chunk was given the noise that its motion asks for
+    "sink",  # a chunk took the place of a sink
+    "drop",  # frames of a live source were dropped, since the model does not keep up
+    "move",  # layers went from one rank to another
     "round",  # one round of denoising
     "publish",  # a layer's keys and values became readable for other slots
     "wait",  # work stood still for something it needs

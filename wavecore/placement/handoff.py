@@ -46,6 +46,15 @@ class Handoff:
         self.size = size
         self.device = device
         self._waiting: dict[Key, Tensor] = {}
+        self._own_levels: dict[int, Sequence[NoiseLevel]] = {}
+
+    def level(self, chunk: int, stage: int) -> NoiseLevel:
+        """Noise level of a chunk at a stage."""
+        return self._own_levels.get(chunk, self.levels)[stage]
+
+    def levels_of(self, round: Round) -> dict[int, NoiseLevel]:
+        """Noise level of each slot of a round, by stage."""
+        return {slot.stage: self.level(slot.chunk, slot.stage) for slot in round.slots}
 
     def noise(self, chunk: int, stage: int, frames: int) -> Tensor:
         """Noise of a chunk at a stage, float32 [c, f, h, w]."""
@@ -53,13 +62,26 @@ class Handoff:
         drawn = noise(self.seed, chunk, stage, (channels, frames, height, width))
         return torch.from_numpy(drawn).to(self.device)
 
-    def enter(self, chunk: int, source: Tensor, sigma: float | None = None) -> None:
+    def enter(
+        self,
+        chunk: int,
+        source: Tensor,
+        sigma: float | None = None,
+        levels: Sequence[NoiseLevel] | None = None,
+    ) -> None:
         """Start a chunk from a latent [c, f, h, w] with noise added, not from noise alone.
 
-        `sigma` is the share of noise; that of stage 0 when not given.
+        `sigma` is the share of noise; that of stage 0 when not given. `levels` are those of this chunk, where
+        they differ from the stream's.
         """
-        sigma = self.levels[0].sigma if sigma is None else sigma
+        if levels is not None:
+            self._own_levels[chunk] = levels
+        sigma = self.level(chunk, 0).sigma if sigma is None else sigma
         self._waiting[Key(chunk, 0)] = renoise(source, self.noise(chunk, 0, source.shape[1]), sigma)
+
+    def noised(self, chunk: int, stage: int, x0: Tensor) -> Tensor:
+        """Input of a denoising stage: the estimate x0 [c, f, h, w] of the stage before, noised anew."""
+        return renoise(x0, self.noise(chunk, stage, x0.shape[1]), self.levels[stage].sigma)
 
     def latents(self, round: Round) -> dict[int, Tensor]:
         """Input of each slot of a round, by stage."""
@@ -79,16 +101,19 @@ class Handoff:
         """Take the results of a round to the next stages; returns the latent that is complete, if any."""
         complete = None
         for slot in round.slots:
-            if slot.stage not in estimates:
+            if slot.stage not in estimates:  # the store pass
+                self._own_levels.pop(slot.chunk, None)
                 continue
             x0, following = estimates[slot.stage], Key(slot.chunk, slot.stage + 1)
             if slot.stage == round.steps - 1:
                 complete = x0
                 if round.store_pass:
                     self._waiting[following] = x0
+                else:
+                    self._own_levels.pop(slot.chunk, None)
             else:
                 epsilon = self.noise(*following, slot.frames)
-                self._waiting[following] = renoise(x0, epsilon, self.levels[following.stage].sigma)
+                self._waiting[following] = renoise(x0, epsilon, self.level(*following).sigma)
         return complete
 
     @property
@@ -99,3 +124,4 @@ class Handoff:
     def drop_from(self, chunk: int) -> None:
         """Forget `chunk` and all later ones, for a stream that branches there."""
         self._waiting = {key: latent for key, latent in self._waiting.items() if key.chunk < chunk}
+        self._own_levels = {key: levels for key, levels in self._own_levels.items() if key < chunk}

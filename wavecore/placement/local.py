@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Literal
@@ -14,7 +15,7 @@ from wavecore.cache import ContextCache, PagePool, PageView, PoolSize
 from wavecore.errors import UsageError
 from wavecore.models.dit import CausalWanDiT, SlotState, TextContext
 from wavecore.models.rope import rope_table
-from wavecore.rounds import NoiseLevel, Round, Slot
+from wavecore.rounds import Key, NoiseLevel, Round, Slot
 
 Order = Literal["batched", "slots", "layers"]
 
@@ -40,6 +41,39 @@ class LocalPlacement:
         self.dit = dit
         self.cache = cache
         self.order = order
+        self._done: deque[dict[int, Tensor]] = deque()
+
+    # -- what a session asks of every placement --------------------------------------------
+
+    depth = 1  # rounds in flight: a round's results are there when the next one is made
+
+    def encode_text(self, features: Tensor) -> TextContext:
+        """Condition of text features [1, l, text_dim]."""
+        return self.dit.encode_text(features)
+
+    def submit(
+        self,
+        round: Round,
+        latents: Mapping[int, Tensor],
+        levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
+        text: Mapping[int, TextContext],
+    ) -> None:
+        """Begin a round; parameters as for `run`."""
+        self._done.append(self.run(round, latents, levels, text))
+
+    def collect(self) -> dict[int, Tensor]:
+        """Results of the oldest round submitted; see `run`."""
+        return self._done.popleft()
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget keys that no further round reads."""
+        self.cache.drop(keys)
+
+    def close(self) -> None:
+        """Give up the session's pages."""
+        self.cache.close()
+
+    # -- a round -----------------------------------------------------------------------------
 
     @torch.inference_mode()
     def run(
@@ -91,7 +125,7 @@ class LocalPlacement:
     ) -> dict[int, Tensor]:
         """Advance the groups layer by layer; each group is one batch."""
         batches = [
-            _Batch(self.dit, group, self.cache.view(group), steps, latents, levels, text) for group in groups
+            Batch(self.dit, group, self.cache.view(group), steps, latents, levels, text) for group in groups
         ]
         for layer in range(self.dit.config.layers):
             queries = [self.dit.project(b.state, layer, b.pages) for b in batches]
@@ -104,7 +138,7 @@ class LocalPlacement:
         return {stage: x0 for batch in batches for stage, x0 in batch.finish(self.dit).items()}
 
 
-class _Batch:
+class Batch:
     """Slots of equal length on their way through the layers."""
 
     def __init__(

@@ -127,6 +127,18 @@ class Rules:
         kept = tuple(branch for branch in self.branches if branch[0] < chunk)
         return replace(self, branches=(*kept, (chunk, index)))
 
+    def delay(self, index: int) -> Rules:
+        """The same rules for a stream in which no chunk enters in round `index`; older ones go on.
+
+        Only rounds from `index` on are determined by the result.
+        """
+        delayed = self.branch(self.entered(index), index + 1)
+        # Where chunks entered that are through by now is forgotten, or an endless stream would fill memory.
+        needed = index - 2 * self.rounds_held() - self.period
+        branches = delayed.branches
+        kept = [i for i in range(len(branches)) if i + 1 == len(branches) or branches[i + 1][1] >= needed]
+        return replace(delayed, branches=tuple(branches[i] for i in kept))
+
     # -- shared --------------------------------------------------------------------------
 
     def frames(self, chunk: int) -> int:
@@ -226,6 +238,10 @@ class Rounds(Iterator[Round]):
         chunks = self.entered if chunks is None else chunks
         at_least("chunks", chunks, self.entered)
         self.chunks = chunks
+
+    def delay(self) -> None:
+        """Let no chunk enter in the next round; see `Rules.delay`."""
+        self.rules = self.rules.delay(self.index)
 
     def branch(self, chunk: int) -> None:
         """Let `chunk` enter anew in the next round, and later chunks after it; see `Rules.branch`."""

@@ -43,6 +43,8 @@ class Sequential(Rules):
     def round(self, index: int, chunks: int | None = None) -> Round:
         chunk = self.entered(index + 1) - 1
         stage = index - self.entry(chunk)
+        if chunk < 0 or stage > self.steps:  # the next chunk was delayed
+            return Round(index, self.steps, (), phase="wait")
         store = stage == self.steps
         key = Key(chunk, stage)
         anchors, history = self._clean(chunk, self.store_history if store else self.history, self.steps)

@@ -5,6 +5,7 @@ from wavecore.control.streaming.cost import CostModel
 from wavecore.control.streaming.inbox import Arrival, Inbox
 from wavecore.control.streaming.noise import NoiseController, NoiseSettings, pixel_differences
 from wavecore.control.streaming.partition import bottleneck, partition, worth_moving
+from wavecore.control.streaming.settings import StreamingSettings
 from wavecore.control.streaming.sinks import SinkChange, SinkSet
 from wavecore.control.streaming.transition import transition_weights
 
@@ -19,6 +20,7 @@ __all__ = [
     "NoiseSettings",
     "SinkChange",
     "SinkSet",
+    "StreamingSettings",
     "bottleneck",
     "partition",
     "pixel_differences",

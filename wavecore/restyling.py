@@ -1,0 +1,112 @@
+"""What a live source adds to a session: noise after its motion, sinks after what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from wavecore.control.streaming import NoiseController, SinkSet
+from wavecore.models.dit import CausalWanDiT
+from wavecore.placement import Handoff
+from wavecore.rounds import Key, NoiseLevel, Rounds, StreamBatch, nearest_sigma
+from wavecore.source import ChunkSource
+from wavecore.trace import Trace
+
+
+class Restyling:
+    """Policies of one stream that restyles.
+
+    Parameters
+    ----------
+    schedule : callable (share of noise) -> sequence of NoiseLevel
+        The levels of a chunk that begins with that share of noise.
+    noise : NoiseController, optional
+        Every chunk begins with the same noise when not given.
+    sinks : SinkSet, optional
+        Sinks stay as they are when not given.
+    shift : float
+        Timestep shift of the model, for the compatible mode of the noise.
+    """
+
+    def __init__(
+        self,
+        schedule: Callable[[float], Sequence[NoiseLevel]],
+        noise: NoiseController | None,
+        sinks: SinkSet | None,
+        shift: float,
+    ) -> None:
+        self.noise = noise
+        self.sinks = sinks
+        self._schedule = schedule
+        self._shift = shift
+        self._last: Tensor | None = None  # latent before the next chunk
+
+    @property
+    def on_pixels(self) -> bool:
+        """Whether the source has to measure its frames."""
+        return self.noise is not None and self.noise.settings.mode == "compatible"
+
+    def enter(self, handoff: Handoff, chunk: int, source: ChunkSource, trace: Trace) -> None:
+        """Start the chunk that the source has at hand, at the noise its motion asks for."""
+        differences = source.pixel_differences
+        latents = source.take()
+        if self.noise is None:
+            handoff.enter(chunk, latents)
+            return
+        if self.noise.settings.mode == "compatible":
+            if chunk:  # the public code leaves the first one as it is
+                self.noise.update(differences)
+            told = self.noise.timestep
+            first, later = NoiseLevel(told, nearest_sigma(told, self._shift)), handoff.levels[1:]
+        else:
+            self.noise.update(self._latent_differences(latents))
+            first = NoiseLevel(self.noise.timestep, self.noise.strength)
+            later = self._schedule(self.noise.strength)[1:]
+        trace.record("noise", chunk=chunk, strength=self.noise.strength, timestep=first.timestep)
+        handoff.enter(chunk, latents, self.noise.strength, (first, *later))
+
+    def _latent_differences(self, latents: Tensor) -> list[float]:
+        """RMS difference of each latent of [c, f, h, w] to the one before it, where there is one."""
+        joined = latents if self._last is None else torch.cat((self._last, latents), 1)
+        self._last = latents[:, -1:]
+        differences: list[float] = joined.diff(dim=1).float().square().mean((0, 2, 3)).sqrt().tolist()
+        return differences
+
+    # -- sinks ---------------------------------------------------------------------------
+
+    def prompt_changed(self) -> None:
+        """Let chunks of the new prompt take the place of the sinks."""
+        if self.sinks is not None:
+            self.sinks.refresh()
+
+    def completed(
+        self, chunk: int, latents: Tensor, dit: CausalWanDiT, rounds: Rounds, trace: Trace
+    ) -> tuple[Key, ...]:
+        """Decide whether a complete chunk [c, f, h, w] becomes a sink.
+
+        Returns
+        -------
+        tuple of Key
+            What the cache can forget.
+        """
+        if self.sinks is None or not isinstance(rounds.rules, StreamBatch):
+            return ()
+        change = self.sinks.offer(chunk, embedding(dit, latents))
+        if change is None or change.replaced is None:
+            return ()
+        trace.record("sink", chunk=chunk, replaced=change.replaced, similarity=change.similarity)
+        rounds.rules, orphans = rounds.rules.replace_sinks(self.sinks.chunks, rounds.index)
+        return orphans
+
+
+@torch.inference_mode()
+def embedding(dit: CausalWanDiT, latents: Tensor) -> Sequence[float]:
+    """Mean hidden state of a chunk [c, f, h, w] after the patch embedding.
+
+    One copy to the host for each chunk, beside that of its frames.
+    """
+    weight = dit.patch_embedding.weight
+    hidden: list[float] = dit.embed_patches(latents[None].to(weight.dtype)).mean((0, 1)).tolist()
+    return hidden
