@@ -259,7 +259,7 @@ def test_nothing_is_left_of_a_write_that_fails(tmp_path, monkeypatch, dit_state,
         convert_checkpoint(dit_state, tmp_path / "out.safetensors", "original")
     assert list(tmp_path.iterdir()) == []
     if isinstance(error, OSError):
-        assert "No space left" in str(raised.value)
+        assert str(raised.value).endswith("cannot write: the disk is full")
 
 
 def test_output_that_cannot_be_written(tmp_path, dit_state):

@@ -9,6 +9,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from wavecore.errors import CheckpointError, InputError
+from wavecore.files import complete_or_nothing
 from wavecore.models.checkpoint_names import few
 
 Subfolder = Literal["transformer", "vae", "text_encoder"]
@@ -151,8 +153,7 @@ def write_tensors(
 
 
 def _commit(folder: Path, files: Mapping[str, Any]) -> list[Path]:
-    """Write every file under a temporary name, then give all their names."""
-    written: list[tuple[Path, Path]] = []
+    """Write every file, then give all their names; an error leaves none of them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if CONFIG_FILE in files:
@@ -161,22 +162,17 @@ def _commit(folder: Path, files: Mapping[str, Any]) -> list[Path]:
                 raise InputError(
                     f"{folder}: expected a folder without other weights, got {few(sorted(others))}"
                 )
-        for name, content in files.items():
-            temporary = folder / f".{name}.part"
-            written.append((temporary, folder / name))
-            if isinstance(content, str):
-                temporary.write_text(content, encoding="utf-8")
-            else:
-                tensors, metadata = content
-                save_file({k: t.contiguous() for k, t in tensors.items()}, temporary, metadata=metadata)
-        for temporary, final in written:
-            temporary.replace(final)
+        with ExitStack() as stack:
+            for name, content in files.items():
+                pending = stack.enter_context(complete_or_nothing(folder / name))
+                if isinstance(content, str):
+                    pending.write_text(content, encoding="utf-8")
+                else:
+                    tensors, metadata = content
+                    save_file({k: t.contiguous() for k, t in tensors.items()}, pending, metadata=metadata)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder}: cannot write: {_one_line(error)}") from error
-    finally:
-        for temporary, _ in written:
-            temporary.unlink(missing_ok=True)
-    return [final for _, final in written]
+    return [folder / name for name in files]
 
 
 def _split(tensors: Mapping[str, Tensor], max_bytes: int) -> list[dict[str, Tensor]]:
