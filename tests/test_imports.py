@@ -19,6 +19,8 @@ LAYERS = [
     {"placement", "source"},
     {"restyling"},
     {"session"},
+    {"replica_session"},
+    {"interactive"},
     {"pipeline"},
     {"train"},
     {"commands"},

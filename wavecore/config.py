@@ -58,6 +58,10 @@ def _choice(value: object) -> object:
     return value.replace("-", "_") if isinstance(value, str) else value
 
 
+def _hyphens(value: object) -> object:
+    return value.replace("_", "-") if isinstance(value, str) else value
+
+
 def _path(value: object) -> object:
     if isinstance(value, str) and (not value or "\0" in value):
         raise _fault(f"expected a path, got {_shown(value)}")
@@ -68,6 +72,7 @@ def _schedule(value: object) -> object:
     return read_schedule(value) if isinstance(value, str | os.PathLike) else value
 
 
+AdapterName = Literal["retained-prefix", "clean-prefill", "boundary-image", "latent-input", "keyframes"]
 Prompt = Annotated[str, BeforeValidator(_prompt)]
 Size = Annotated[tuple[int, int], BeforeValidator(_size)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
@@ -121,7 +126,9 @@ class RunSettings(BaseModel):
     rounds: Annotated[RoundsKind | None, BeforeValidator(_choice)] = Field(
         None, description="order of the work; the one the model was distilled for when left out"
     )
-    placement: Literal["local"] = Field("local", description="where the work runs")
+    placement: Literal["local", "replicas"] = Field(
+        "local", description="where the work runs: here, or a process a denoising stage and one for the store"
+    )
     output_path: FilePath | None = Field(
         None, description="output.mp4, output (frames) or output.safetensors when left out"
     )
@@ -150,12 +157,28 @@ class GenerateSettings(RunSettings):
     seconds: Positive | None = Field(None, description="length in seconds, 5 when no length is given")
     num_frames: Count | None = Field(None, description="length in frames, instead of seconds")
     fps: Positive = Field(16, description="frames a second")
-    control: Literal["free"] = Field("free", description="when work is done")
+    control: Literal["free", "speculative"] = Field(
+        "free",
+        description="when work is done: as fast as possible, or far ahead and again after a new prompt",
+    )
+    adapter: Annotated[AdapterName | None, BeforeValidator(_hyphens)] = Field(
+        None, description="speculative: how a branch continues; the first that fits the model when left out"
+    )
+    latents: Count | None = Field(None, description="speculative: latents of a call, 12 when left out")
+    fallback: Literal["freeze", "drop", "stale", "retarget"] | None = Field(
+        None, description="speculative: what covers a loss, freeze when left out"
+    )
+    pacing: Literal["real", "virtual"] | None = Field(
+        None, description="speculative: playback in real time, or at once on a virtual clock (when left out)"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> GenerateSettings:
         if self.seconds is not None and self.num_frames is not None:
             raise _fault("expected seconds or num_frames, got both")
+        for name in ("adapter", "latents", "fallback", "pacing"):
+            if self.control == "free" and getattr(self, name) is not None:
+                raise _fault(f"expected {name} with control speculative only, got control free")
         starts = self.prompts is not None and self.prompts[0].at == 0
         if self.prompt is None and not starts:
             expected = "PROMPT, or a prompt schedule with an entry at 0"

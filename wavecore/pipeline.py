@@ -16,6 +16,8 @@ from torch import Tensor
 
 from wavecore.control.streaming import NoiseController, SinkSet, StreamingSettings
 from wavecore.errors import UsageError
+from wavecore.interactive.session import SpeculativeSession, start_session
+from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
 from wavecore.restyling import Restyling
@@ -35,6 +37,8 @@ from wavecore.trace import Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
+
+    from wavecore.placement.replicas import ReplicaOptions, Replicas
 
 OutputType = Literal["np", "pil", "pt", "latent"]
 
@@ -84,10 +88,12 @@ class Pipeline:
         size: tuple[int, int] | None = None,
         fps: float | None = None,
         rounds: RoundsKind | None = None,
-        placement: Literal["local"] = "local",
-        control: Literal["free"] = "free",
+        placement: Literal["local", "replicas"] = "local",
+        control: Literal["free", "speculative"] = "free",
+        speculation: Speculation | None = None,
         trace: Trace | None = None,
-    ) -> Session:
+        replicas: Replicas | ReplicaOptions | None = None,
+    ) -> Session | SpeculativeSession:
         """Start a stream of frames from a prompt.
 
         Parameters
@@ -108,10 +114,16 @@ class Pipeline:
             Frames a second of the time stamps; the model's own when not given.
         rounds : "wavefront", "sequential" or "stream_batch", optional
             Order of the work; the one the model was distilled for when not given.
-        placement : "local"
-            Where the work runs.
-        control : "free"
-            When work is done: as fast as possible.
+        placement : "local" or "replicas"
+            Where the work runs: on one device, or with a process for each denoising stage and one for the
+            store pass (wave parallelism; rounds "wavefront").
+        replicas : Replicas or ReplicaOptions, optional
+            Processes to share, or how to start those of this session.
+        control : "free" or "speculative"
+            When work is done: as fast as possible, or far ahead of playback and again where a new prompt
+            replaces what was not shown.
+        speculation : Speculation, optional
+            Parameters of speculative control.
         trace : Trace, optional
             Event log.
 
@@ -120,8 +132,10 @@ class Pipeline:
         UsageError
             An argument is wrong; the message names it.
         """
-        _choice("placement", placement, ("local",))
-        _choice("control", control, ("free",))
+        _choice("placement", placement, ("local", "replicas"))
+        _choice("control", control, ("free", "speculative"))
+        if speculation is not None and control != "speculative":
+            raise UsageError(f"speculation: expected none with control {control!r}, got {speculation}")
         fps = self.fps if fps is None else _positive("fps", fps)
         if seconds is not None:
             if num_frames is not None:
@@ -129,16 +143,22 @@ class Pipeline:
             num_frames = max(1, round(_positive("seconds", seconds) * fps))
         if num_frames is not None:
             _whole("num_frames", num_frames, 1)
+        rules, levels, pixels = self.rules(rounds, steps), self.levels(steps), self._checked_size(size)
+        if control == "speculative":
+            _choice("placement", placement, ("local",))
+            chosen = Speculation() if speculation is None else speculation
+            return start_session(
+                self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace
+            )
+        self._causal("control 'free'")
+        if placement == "replicas":
+            from wavecore.replica_session import ReplicaSession
+
+            return ReplicaSession(
+                self.model, prompt, rules, levels, seed, pixels, fps, num_frames, trace, replicas
+            )
         return Session(
-            self.model,
-            prompt,
-            self.rules(rounds, steps),
-            self.levels(steps),
-            seed,
-            self._checked_size(size),
-            fps,
-            num_frames=num_frames,
-            trace=trace,
+            self.model, prompt, rules, levels, seed, pixels, fps, num_frames=num_frames, trace=trace
         )
 
     def restyle(
@@ -177,6 +197,7 @@ class Pipeline:
             As for `session`.
         """
         _choice("placement", placement, ("local",))
+        self._causal("restyling")
         strength = self.model.defaults.strength if strength is None else strength
         if not 0 < strength <= 1:
             raise UsageError(f"strength: expected a number within (0, 1], got {strength}")
@@ -310,6 +331,10 @@ class Pipeline:
             return nearest_levels(distilled[:steps], shift)
         first = 1000 * strength / (shift - (shift - 1) * strength)  # the shift, solved for the raw step
         return warped_levels([first * (steps - i) / steps for i in range(steps)], shift)
+
+    def _causal(self, use: str) -> None:
+        if self.model.defaults.joint_latents is not None:
+            raise UsageError(f"model: expected a causal model for {use}, got {self.model.name}")
 
     def _checked_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         width, height = self.size if size is None else size

@@ -56,6 +56,8 @@ Kind = Literal[
     "late",  # a group was complete after its deadline
     "fallback",  # a loss was covered: freeze, drop, restore, ...
     "ignore",  # an event changed nothing
+    "session",  # a speculative session begins: all that makes it repeatable
+    "input",  # the speculative controller was told something: what replay tells it again
     "finish",  # the run ends
 ]
 KINDS: tuple[str, ...] = get_args(Kind)

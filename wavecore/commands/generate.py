@@ -11,6 +11,8 @@ from wavecore.commands.run import load_model, run_session
 from wavecore.config import GenerateSettings, load_settings
 
 if TYPE_CHECKING:
+    from wavecore.interactive.session import SpeculativeSession
+    from wavecore.interactive.speculation import Speculation
     from wavecore.session import Session
     from wavecore.trace import Trace
 
@@ -25,7 +27,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
     settings = load_settings(GenerateSettings, flags, config)
     first, *later = settings.schedule
 
-    def start(trace: Trace) -> Session:
+    def start(trace: Trace) -> Session | SpeculativeSession:
         return load_model(settings).session(
             first.prompt,
             seed=settings.seed,
@@ -36,7 +38,22 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
             rounds=settings.rounds,
             placement=settings.placement,
             control=settings.control,
+            speculation=_speculation(settings),
             trace=trace,
         )
 
     run_session(settings, start, settings.fps, settings.frames, later, json_output)
+
+
+def _speculation(settings: GenerateSettings) -> Speculation | None:
+    """What is given, or its defaults; a file has no viewer, so playback need not take its time."""
+    if settings.control == "free":
+        return None
+    from wavecore.interactive.speculation import Speculation
+
+    return Speculation(
+        adapter=settings.adapter,
+        latents=settings.latents,
+        fallback=settings.fallback or "freeze",
+        pacing=settings.pacing or "virtual",
+    )

@@ -26,6 +26,7 @@ from wavecore.trace import Event, Trace
 if TYPE_CHECKING:
     import torch
 
+    from wavecore.interactive.session import SpeculativeSession
     from wavecore.pipeline import Pipeline
     from wavecore.session import FrameGroup, Session
 
@@ -35,7 +36,7 @@ _SHEET_COLUMNS = 8
 
 def run_session(
     settings: RunSettings,
-    start: Callable[[Trace], Session],
+    start: Callable[[Trace], Session | SpeculativeSession],
     fps: Fraction | float,
     total: int | None,
     schedule: list[PromptAt],

@@ -1,13 +1,14 @@
-"""Outputs of a controller as entries of the event log."""
+"""Inputs and outputs of a controller as entries of the event log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from wavecore.control.clock import MILLISECOND, SECOND
 from wavecore.control.speculative import events as ev
+from wavecore.errors import InputError
 
 if TYPE_CHECKING:
     from wavecore.trace import Kind, Trace
@@ -32,11 +33,37 @@ _KINDS: dict[type, Kind] = {
     ev.Cancel: "cancel",
     ev.Ended: "finish",
 }
+_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(ev.Event)}
 _PARTS = {ev.LATENT: "latent", ev.CONTEXT: "context", ev.PIXELS: "pixels", ev.SNAPSHOT: "snapshot"}
 _TIMES = ("coverage", "lead", "delay", "late", "startup", "start")
 
 
-def record(trace: Trace, output: ev.Output) -> None:
+def record_event(trace: Trace, event: ev.Event) -> None:
+    """Record an event that the controller is told; `read_event` reads it back."""
+    data = msgspec.structs.asdict(event)
+    if isinstance(event, ev.Update):
+        data["condition"] = str(event.condition)
+    trace.record(
+        "input", time=event.time / SECOND, track="controller", event=type(event).__name__, values=data
+    )
+
+
+def read_event(data: dict[str, Any]) -> ev.Event:
+    """Return the event that `record_event` recorded with this data.
+
+    Raises
+    ------
+    InputError
+        It is not an event.
+    """
+    try:
+        event: ev.Event = _EVENTS[data["event"]](**data["values"])
+    except (KeyError, TypeError):
+        raise InputError(f"expected an event of the controller, got {data}") from None
+    return event
+
+
+def record(trace: Trace, output: ev.Output, **more: Any) -> None:
     """Record one output. Positions become groups, durations seconds, shortfalls milliseconds."""
     data: dict[str, Any] = msgspec.structs.asdict(output)
     time, duration = data.pop("time"), 0
@@ -63,4 +90,4 @@ def record(trace: Trace, output: ev.Output) -> None:
     if "condition" in data:
         data["condition"] = str(data["condition"])
     track = "worker" if kind == "job" else "controller"
-    trace.record(kind, time=time / SECOND, duration=duration / SECOND, track=track, **data)
+    trace.record(kind, time=time / SECOND, duration=duration / SECOND, track=track, **data, **more)

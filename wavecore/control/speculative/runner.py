@@ -39,12 +39,27 @@ class Runner:
     perform : callable
         Gets every output, in order, in the thread that calls `run`. It must not block for long: a tick
         cannot come on time while it does.
+    observe : callable, optional
+        Gets every event before it is handled.
+
+    Attributes
+    ----------
+    horizon : Horizon
+        As of the latest event; may be read from any thread.
     """
 
-    def __init__(self, controller: Controller, clock: Clock[Item], perform: Perform) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        clock: Clock[Item],
+        perform: Perform,
+        observe: Callable[[Event], None] | None = None,
+    ) -> None:
         self.controller = controller
         self.clock = clock
+        self.horizon = controller.horizon
         self._perform = perform
+        self._observe = observe
         self._tickets: dict[int, Future[UpdateRecord]] = {}
         self._lock = threading.Lock()
         self._over = False
@@ -92,7 +107,10 @@ class Runner:
             event = Wake(time)
         else:
             event = Tick(time)
+        if self._observe is not None:
+            self._observe(event)
         outputs = controller.handle(event)
+        self.horizon = controller.horizon
         if isinstance(item, _Asked):
             self._remember(item.ticket, outputs)
         for output in outputs:

@@ -1,0 +1,42 @@
+"""`wavecore replay`."""
+
+from __future__ import annotations
+
+import click
+
+from wavecore.commands.console import progress, report
+from wavecore.commands.options import json_option
+from wavecore.errors import InputError
+
+
+@click.command("replay")
+@click.argument("log")
+@click.option(
+    "--model",
+    metavar="NAME|PATH",
+    help="Where the recorded model is, if it is not the one of its name in the package.",
+)
+@json_option
+def command(log: str, model: str | None, json_output: bool) -> None:
+    """Run the session recorded in the event log LOG again, and compare its frames and statistics.
+
+    LOG is what `wavecore generate --control speculative --events LOG` writes. The exit code is 1 when
+    something differs.
+    """
+    from wavecore.interactive.replay import read_recording, replay
+    from wavecore.pipeline import load
+
+    recording = read_recording(log)
+    stated = recording.description
+    pipe = load(stated["model"] if model is None else model)
+    rules, levels = pipe.rules(stated["rounds"], stated["steps"]), pipe.levels(stated["steps"])
+    with progress("groups", len(recording.hashes), json_output) as advance:
+        result = replay(recording, pipe.model, rules, levels, lambda group: advance(1))
+    if result.different or not result.same_totals:
+        where = f"groups {', '.join(map(str, result.different[:8]))}" if result.different else "statistics"
+        raise InputError(f"{log}: expected the recorded frames and statistics, got others: {where}")
+    report(
+        {"groups": result.groups, "different": result.different, "totals": result.totals},
+        f"{log}: {result.groups} groups with the recorded frames, and the recorded statistics",
+        json_output,
+    )

@@ -1,0 +1,1 @@
+"""Streams under the speculative controller: what makes latents and frames, the session, replay."""

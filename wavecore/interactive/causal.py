@@ -1,0 +1,207 @@
+"""Calls on a causal model: a branch keeps the pages of its prefix."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wavecore.cache import PoolSize
+from wavecore.cache.table import Suffix
+from wavecore.control.speculative.events import CONTEXT, LATENT, PIXELS, SNAPSHOT
+from wavecore.interactive.predictions import Decoder, Made, Prediction, Predictions, inference
+from wavecore.models.bundle import StreamModel
+from wavecore.models.dit import TextContext
+from wavecore.placement import Handoff, LocalPlacement, local_cache
+from wavecore.rounds import NoiseLevel, Round
+from wavecore.rounds.calls import CallRules, Piece
+
+_PROMPTS = 8  # encoded texts kept
+_MADE = LATENT | PIXELS | SNAPSHOT
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A suffix that was cut off: pages, chunks, predictions."""
+
+    pages: Suffix
+    pieces: list[Piece]
+    predictions: dict[int, Prediction]
+
+
+class CausalGenerator:
+    """Continues a stream from its prefix: retained keys and values, or ones rebuilt from clean latents.
+
+    Parameters
+    ----------
+    model : StreamModel
+    rules : CallRules
+    levels : sequence of NoiseLevel
+        One per denoising stage, and one for the store pass.
+    seed : int
+    size : (width, height)
+        Pixels.
+    latents : int
+        K of a call, for the size of the pool.
+    prefill : bool
+        Rebuild keys and values of retained latents from the clean latents, each once before the first call
+        that continues it, instead of keeping those of their own inference.
+    whole_clip : bool
+        Decode when all latents of a call are there, not as they come.
+    """
+
+    def __init__(
+        self,
+        model: StreamModel,
+        rules: CallRules,
+        levels: Sequence[NoiseLevel],
+        seed: int,
+        size: tuple[int, int],
+        latents: int,
+        *,
+        prefill: bool = False,
+        whole_clip: bool = False,
+    ) -> None:
+        self.model, self.rules, self.levels = model, rules, levels
+        self.predictions = Predictions()
+        self._prefill, self._whole_clip = prefill, whole_clip
+        factor = model.vae.spatial_factor
+        latent_size = (model.dit.config.in_channels, size[1] // factor, size[0] // factor)
+        # Played, replaceable, shelved and being made: a call each, or two where a refill begins early.
+        pages = 5 * latents + rules.reach + (rules.steps + 2) * rules.chunk_frames
+        anchor = 2 * rules.chunk_frames if rules.anchor else 0
+        self._cache = local_cache(model.dit, PoolSize(pages + 2 * anchor, anchor), *latent_size[1:])
+        self._placement = LocalPlacement(model.dit, self._cache)
+        self._handoff = Handoff(levels, seed, latent_size, model.device)
+        self._decoder = Decoder(model.vae)
+        self._pieces: list[Piece] = []  # chunks whose clean keys and values are there
+        self._texts: OrderedDict[str, TextContext] = OrderedDict()
+
+    # -- calls ---------------------------------------------------------------------------
+
+    def call(self, position: int, groups: int, trimmed: int, prompt: str) -> Iterator[Made]:
+        """See `Generator.call`; nothing is trimmed."""
+        return inference(self._call(position, groups, prompt))
+
+    def _call(self, position: int, latents: int, prompt: str) -> Iterator[Made]:
+        try:
+            if self._prefill:
+                self._rebuild(position)
+            text = self._text(prompt)
+            waiting: list[tuple[int, Tensor]] = []  # complete latents to be decoded with the whole clip
+            rounds = self.rules.rounds(self._pieces, position, latents, store=not self._prefill)
+            for round in rounds:
+                inputs = self._handoff.latents(round)
+                texts = {slot.chunk: text for slot in round.slots}
+                estimates = self._placement.run(round, inputs, self.levels, texts)
+                complete = self._handoff.advance(round, estimates)
+                if complete is not None and round.completes is not None:
+                    waiting += list(enumerate(complete.unbind(1), round.completes))
+                    made = sum(1 for r in rounds[round.index + 1 :] if r.completes is not None)
+                    if not self._whole_clip or not made:
+                        for at, latent in waiting:
+                            self._decode(at, latent, prompt)
+                            yield Made(at - position, _MADE)
+                        waiting = []
+                for piece in self._stored(round):
+                    self._pieces.append(piece)
+                    for at in range(piece.start, piece.end):
+                        yield Made(at - position, CONTEXT)
+        finally:
+            self._tidy(position)
+
+    def _decode(self, position: int, latent: Tensor, prompt: str) -> None:
+        before = self.predictions.before(position)
+        state = () if before is None else before.after
+        self.predictions[position] = self._decoder.decode(latent.clone(), state, prompt)
+
+    def _stored(self, round: Round) -> Iterator[Piece]:
+        for slot in round.slots:
+            if slot.stage == self.rules.steps:
+                yield Piece(slot.chunk, slot.frames)
+
+    def _tidy(self, position: int) -> None:
+        """Forget what was in flight; with clean prefill also the keys and values that the call made."""
+        steps = self.rules.steps
+        self._handoff.drop_from(0)
+        stored = {piece.start for piece in self._pieces}
+        cache = self._cache
+        cache.drop([key for key in cache.table if key.stage < steps or key.chunk not in stored])
+        if self._prefill:
+            cache.drop([key for key in cache.table if key.chunk >= position])
+            self._pieces = [piece for piece in self._pieces if piece.start < position]
+
+    def _rebuild(self, position: int) -> None:
+        """Make clean keys and values of the retained latents that have none."""
+        done = self._pieces[-1].end if self._pieces else 0
+        first = max(done, position - self.rules.reach) if done or not self.rules.anchor else 0
+        wanted = [p for p in range(first, position) if p in self.predictions]
+        for first, count in _runs(wanted, [self.predictions[p].prompt for p in wanted]):
+            text = self._text(self.predictions[first].prompt)
+            for round in self.rules.prefill(self._pieces, first, count):
+                (slot,) = round.slots
+                frames = range(slot.chunk, slot.chunk + slot.frames)
+                clean = torch.stack([self.predictions[p].latent for p in frames], 1)
+                self._placement.run(round, {slot.stage: clean}, self.levels, {slot.chunk: text})
+                self._pieces.append(Piece(slot.chunk, slot.frames))
+
+    def _text(self, prompt: str) -> TextContext:
+        """Encode a prompt, or take it from those encoded lately."""
+        if prompt not in self._texts:
+            self._texts[prompt] = self.model.dit.encode_text(self.model.encode_text([prompt]))
+            if len(self._texts) > _PROMPTS:
+                self._texts.popitem(last=False)
+        return self._texts[prompt]
+
+    # -- branches ------------------------------------------------------------------------
+
+    def cut(self, position: int) -> Shelf:
+        """See `Generator.cut`; pages change hands, nothing is copied."""
+        pages = self._cache.table.cut(position)
+        tails = [p for p in self._pieces if p.end > position]
+        kept = [Piece(p.start, min(p.frames, position - p.start)) for p in self._pieces if p.start < position]
+        self._pieces = kept
+        return Shelf(pages, tails, self.predictions.cut(position))
+
+    def restore(self, shelf: Shelf) -> None:
+        """See `Generator.restore`."""
+        replaced = min([p.start for p in shelf.pieces] + list(shelf.predictions), default=None)
+        if replaced is None:
+            return
+        first = min(shelf.predictions, default=replaced)
+        self.discard(self.cut(first))
+        self._cache.table.restore(shelf.pages)
+        starts = {piece.start for piece in shelf.pieces}
+        self._pieces = [p for p in self._pieces if p.start not in starts] + shelf.pieces
+        self.predictions.restore(shelf.predictions)
+
+    def discard(self, shelf: Shelf) -> None:
+        """See `Generator.discard`."""
+        self._cache.table.discard(shelf.pages)
+
+    def release(self, before: int) -> None:
+        """See `Generator.release`."""
+        oldest = before - self.rules.reach
+        gone = [p for p in self._pieces if p.end <= oldest and not (self.rules.anchor and p.start == 0)]
+        self._cache.drop([key for key in self._cache.table if any(key.chunk == p.start for p in gone)])
+        self._pieces = [p for p in self._pieces if p not in gone]
+        self.predictions.forget(oldest if self._prefill else before)
+
+    def close(self) -> None:
+        """See `Generator.close`."""
+        self._cache.close()
+
+
+def _runs(positions: Sequence[int], prompts: Sequence[str]) -> list[tuple[int, int]]:
+    """(first, count) of consecutive positions under one prompt."""
+    runs: list[tuple[int, int]] = []
+    for index, position in enumerate(positions):
+        same = index > 0 and prompts[index] == prompts[index - 1] and position == positions[index - 1] + 1
+        if same:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((position, 1))
+    return runs

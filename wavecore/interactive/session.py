@@ -1,0 +1,286 @@
+"""A stream under the speculative controller: groups come when they are due, updates are answered at once."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from wavecore.control.clock import SECOND, VirtualClock, WallClock
+from wavecore.control.speculative import Horizon, Totals, UpdateRecord
+from wavecore.control.speculative import log as event_log
+from wavecore.control.speculative.events import Close, Commit, Display, Ended, Event, Output
+from wavecore.control.speculative.runner import Item, Runner
+from wavecore.errors import WavecoreError
+from wavecore.interactive.speculation import Parts, Speculation, make_parts
+from wavecore.interactive.worker import ThreadWorker, VirtualWorker, Worker
+from wavecore.models.bundle import StreamModel
+from wavecore.prompt import check_prompt
+from wavecore.rounds import NoiseLevel, Rules
+from wavecore.session import FrameGroup
+from wavecore.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """An update on its way.
+
+    Attributes
+    ----------
+    prompt : str
+    future : Future of UpdateRecord
+        Resolves when the fate of the update is known: displayed, superseded, identical or lost.
+    """
+
+    prompt: str
+    future: Future[UpdateRecord]
+
+    def result(self, timeout: float | None = None) -> UpdateRecord:
+        """Wait for the record, `timeout` seconds at most."""
+        return self.future.result(timeout)
+
+
+class Delivery:
+    """Makes frame groups of what the controller commits and displays.
+
+    Parameters
+    ----------
+    parts : Parts
+    fps : float
+    stride : int
+        Frames of a latent, but of the first, which has one.
+    num_frames : int or None
+        Length; endless when None.
+    """
+
+    def __init__(self, parts: Parts, fps: float, stride: int, num_frames: int | None) -> None:
+        self._predictions = parts.generator.predictions
+        self._fps, self._stride = fps, stride
+        self.left = num_frames
+        self._committed: dict[int, FrameGroup] = {}
+
+    def commit(self, output: Commit) -> str:
+        """Take the frames of a position out of what can be replaced; returns their hash."""
+        position = output.position
+        made = self._predictions[position]
+        first = 1 + (position - 1) * self._stride if position else 0
+        self._committed[position] = FrameGroup(
+            made.frames, position, output.version, first / self._fps, made.latent
+        )
+        return frame_hash(made.frames)
+
+    def display(self, output: Display) -> tuple[FrameGroup, str]:
+        """Hand a position over; returns it and the hash of its frames."""
+        group = self._committed.pop(output.position)
+        digest = frame_hash(group.frames)
+        if self.left is not None:
+            frames = group.frames[: self.left]
+            self.left -= len(frames)
+            group = FrameGroup(frames, group.index, group.version, group.pts, group.latent)
+        return group, digest
+
+
+def frame_hash(frames: NDArray[np.uint8]) -> str:
+    """BLAKE2b of frames, 32 hexadecimal digits."""
+    return hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()
+
+
+class SpeculativeSession:
+    """One stream. Iterate for its frame groups; `update` may be called at any time, from any thread.
+
+    Frames are made far ahead under the latest prompt, become irrevocable when they are handed over, and are
+    replaced from the earliest position that a new prompt can reach. Made by `Pipeline.session`.
+
+    Parameters
+    ----------
+    parts : Parts
+    prompt : str
+    fps : float
+        Frames a second of playback.
+    stride : int
+        Frames of a latent.
+    num_frames : int or None
+    speculation : Speculation
+    description : dict
+        What makes the session repeatable, for the event log.
+    trace : Trace, optional
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        prompt: str,
+        fps: float,
+        stride: int,
+        num_frames: int | None,
+        speculation: Speculation,
+        description: dict[str, Any],
+        trace: Trace | None = None,
+    ) -> None:
+        self.trace = Trace() if trace is None else trace
+        self.fps = fps
+        self._delivery = Delivery(parts, fps, stride, num_frames)
+        self._ready: deque[FrameGroup] = deque()
+        self._arrived = threading.Condition()
+        self._over = False
+        self._ended = ""
+        self._error: BaseException | None = None
+        self.trace.record("session", track="controller", prompt=prompt, **description)
+        self._real = speculation.pacing == "real"
+        self._worker: Worker
+        if self._real:
+            wall: WallClock[Item] = WallClock()
+            self._worker = ThreadWorker(parts.generator, wall)
+            self._runner = Runner(parts.controller, wall, self._perform, self._observe)
+        else:
+            virtual: VirtualClock[Item] = VirtualClock(round(self.trace.clock() * SECOND))
+            self._worker = VirtualWorker(parts.generator, virtual, parts.adapter, speculation.costs)
+            self._runner = Runner(parts.controller, virtual, self._perform, self._observe)
+        self._runner.update(prompt)
+        if self._real:
+            self._thread = threading.Thread(target=self._run, name="wavecore-control", daemon=True)
+            self._thread.start()
+
+    # -- for the user --------------------------------------------------------------------
+
+    def update(self, prompt: str) -> Ticket:
+        """Ask for another prompt.
+
+        Returns
+        -------
+        Ticket
+            Its future resolves to what became of it, and how long that took.
+        """
+        return Ticket(prompt, self._runner.update(check_prompt(prompt)))
+
+    @property
+    def horizon(self) -> Horizon:
+        """What can still change, as ends of positions (latents): irrevocable, locked, replaceable."""
+        return self._runner.horizon
+
+    @property
+    def totals(self) -> Totals:
+        """Counts so far; complete when the session is closed."""
+        return self._runner.controller.totals
+
+    def __iter__(self) -> SpeculativeSession:
+        return self
+
+    def __next__(self) -> FrameGroup:
+        """Wait for the next group to be shown.
+
+        Raises
+        ------
+        WavecoreError
+            Calls failed too often.
+        """
+        if self._real:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self._ready or self._over)
+        else:
+            while not self._ready and not self._runner.controller.closed:
+                self._runner.step()
+        if self._ready:
+            return self._ready.popleft()
+        if self._error is not None:
+            raise self._error
+        if self._ended not in ("", "closed"):
+            raise WavecoreError(f"session: {self._ended}")
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the stream and give up its memory; what was not taken yet is lost."""
+        self._runner.close()
+        if self._real:
+            self._thread.join()
+        else:
+            self._runner.run()
+        self._over = True
+        self._ready.clear()
+        self._worker.close()
+
+    def __enter__(self) -> SpeculativeSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- for the runner ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._runner.run()
+        except BaseException as error:  # the thread that iterates raises it
+            self._error = error
+        with self._arrived:
+            self._over = True
+            self._arrived.notify_all()
+
+    def _observe(self, event: Event) -> None:
+        event_log.record_event(self.trace, event)
+
+    def _perform(self, output: Output) -> None:
+        more: dict[str, Any] = {}
+        if isinstance(output, Commit):
+            more["hash"] = self._delivery.commit(output)
+            self._worker.branches.committed = output.position + 1
+        elif isinstance(output, Display):
+            group, more["hash"] = self._delivery.display(output)
+            with self._arrived:
+                self._ready.append(group)
+                self._arrived.notify_all()
+            if self._delivery.left == 0:
+                self._runner.clock.post(Close)
+        elif isinstance(output, Ended):
+            self._ended = output.reason
+            more["totals"] = self.totals.as_dict()
+        else:
+            self._worker.perform(output)
+        event_log.record(self.trace, output, **more)
+
+
+def start_session(
+    model: StreamModel,
+    prompt: str,
+    speculation: Speculation,
+    rules: Rules,
+    levels: Sequence[NoiseLevel],
+    seed: int,
+    size: tuple[int, int],
+    fps: float,
+    num_frames: int | None = None,
+    trace: Trace | None = None,
+) -> SpeculativeSession:
+    """Start a stream; parameters as for `Pipeline.session`."""
+    check_prompt(prompt)
+    parts = make_parts(model, speculation, rules, levels, seed, size, fps)
+    description = {
+        "model": model.name,
+        "fingerprint": fingerprint(model),
+        "seed": seed,
+        "steps": rules.steps,
+        "rounds": type(rules).__name__.lower(),
+        "size": list(size),
+        "fps": fps,
+        "num_frames": num_frames,
+        "speculation": asdict(speculation),
+    }
+    stride = model.vae.temporal_factor
+    return SpeculativeSession(parts, prompt, fps, stride, num_frames, speculation, description, trace)
+
+
+def fingerprint(model: StreamModel) -> str:
+    """Tell models apart: a hash of the first numbers of every tensor."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in model.dit.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.flatten()[:16].float().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,177 @@
+"""How a speculative session is set up, and the parts that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, get_args
+
+from wavecore.config import AdapterName
+from wavecore.control.speculative import (
+    ADAPTERS,
+    FALLBACKS,
+    Adapter,
+    CleanPrefill,
+    Controller,
+    Keyframes,
+    QuantileEstimator,
+    Settings,
+    UnitCosts,
+)
+from wavecore.control.speculative.events import Fallback
+from wavecore.errors import UsageError
+from wavecore.interactive.causal import CausalGenerator
+from wavecore.interactive.joint import JointGenerator
+from wavecore.interactive.predictions import Generator
+from wavecore.models.bundle import StreamModel
+from wavecore.rounds import NoiseLevel, Rules, Sequential, Wavefront
+from wavecore.rounds.calls import CallRules
+
+Pacing = Literal["real", "virtual"]
+CAUSAL = ("retained-prefix", "clean-prefill")
+LATENTS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculation:
+    """Parameters of a speculative session; see docs/speculative.md.
+
+    Parameters
+    ----------
+    adapter : str, optional
+        How a branch continues: `retained-prefix` or `clean-prefill` on a causal model, `boundary-image`,
+        `latent-input` or `keyframes` on a bidirectional one. The first of those that fit when left out.
+    latents : int, optional
+        K, sampled by one call: 12, or what a bidirectional model samples, when left out.
+    overlap : int
+        Retained latents of the keyframe adapter.
+    fallback : "freeze", "drop", "stale" or "retarget"
+        What covers a loss; see `wavecore.control.speculative.Settings`.
+    margin : float
+        Safety margin ε in seconds.
+    underrun_rate : float, optional
+        Share of missing groups that the margin is adapted to hold.
+    refill_lead : float, optional
+        η in seconds; what a call needs when left out.
+    commit_lead : float
+        Seconds by which a group becomes irrevocable before it is shown.
+    job_timeout : float
+        Seconds after which a call is told to end.
+    whole_clip : bool
+        Decode a call as a whole, not latent by latent.
+    pacing : "real" or "virtual"
+        Whether groups come when they are due, or at once, with the measured time of calls on a virtual clock.
+    costs : UnitCosts, optional
+        Virtual pacing: time of calls on a simulated machine, in place of the measured one.
+    """
+
+    adapter: AdapterName | None = None
+    latents: int | None = None
+    overlap: int = 4
+    fallback: Fallback = "freeze"
+    margin: float = 0.02
+    underrun_rate: float | None = None
+    refill_lead: float | None = None
+    commit_lead: float = 0.0
+    job_timeout: float = 60.0
+    whole_clip: bool = False
+    pacing: Pacing = "real"
+    costs: UnitCosts | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("adapter", (None, *ADAPTERS)),
+            ("fallback", FALLBACKS),
+            ("pacing", get_args(Pacing)),
+        ):
+            if getattr(self, name) not in allowed:
+                choices = ", ".join(choice for choice in allowed if choice)
+                raise UsageError(f"{name}: expected one of {choices}, got {getattr(self, name)!r}")
+        if self.costs is not None and self.pacing != "virtual":
+            raise UsageError(f"costs: expected virtual pacing with costs, got {self.pacing}")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a session is made of."""
+
+    adapter: Adapter
+    controller: Controller
+    generator: Generator
+
+
+def make_parts(
+    model: StreamModel,
+    speculation: Speculation,
+    rules: Rules,
+    levels: Sequence[NoiseLevel],
+    seed: int,
+    size: tuple[int, int],
+    fps: float,
+) -> Parts:
+    """Make adapter, controller and generator for a model.
+
+    Raises
+    ------
+    UsageError
+        The adapter or the order of the rounds does not fit the model.
+    """
+    adapter = _adapter(model, speculation)
+    estimator = QuantileEstimator(
+        adapter.latents,
+        margin=speculation.margin,
+        target=speculation.underrun_rate,
+        lead=speculation.refill_lead,
+    )
+    frame = 1 / Fraction(fps).limit_denominator(1001)
+    settings = Settings(
+        adapter=adapter,
+        group_seconds=model.vae.temporal_factor * frame,
+        first_group_seconds=(frame,),
+        fallback=speculation.fallback,
+        commit_lead=speculation.commit_lead,
+        job_timeout=speculation.job_timeout,
+    )
+    whole: dict[str, Any] = {"whole_clip": speculation.whole_clip}
+    generator: Generator
+    if model.defaults.joint_latents is None:
+        prefill = isinstance(adapter, CleanPrefill)
+        calls = call_rules(rules)
+        generator = CausalGenerator(
+            model, calls, levels, seed, size, adapter.latents, prefill=prefill, **whole
+        )
+    else:
+        generator = JointGenerator(model, adapter, levels, seed, size, **whole)
+    return Parts(adapter, Controller(settings, estimator), generator)
+
+
+def call_rules(rules: Rules) -> CallRules:
+    """Rules of calls after those of an endless stream: histories are counted in latents, not in chunks."""
+    if not isinstance(rules, Sequential | Wavefront):
+        raise UsageError(
+            "rounds: expected wavefront or sequential with speculative control, got stream_batch"
+        )
+    wave = isinstance(rules, Wavefront)
+    history = rules.width(rules.steps) if isinstance(rules, Wavefront) else rules.history
+    return CallRules(
+        steps=rules.steps,
+        order="wavefront" if wave else "sequential",
+        chunk_frames=rules.chunk_frames,
+        history=history * rules.chunk_frames,
+        store_history=rules.store_history * rules.chunk_frames,
+        anchor=rules.anchor_chunks > 0,
+        first_alone=wave,
+    )
+
+
+def _adapter(model: StreamModel, speculation: Speculation) -> Adapter:
+    joint = model.defaults.joint_latents
+    fitting = CAUSAL if joint is None else tuple(name for name in ADAPTERS if name not in CAUSAL)
+    name = speculation.adapter or fitting[0]
+    if name not in fitting:
+        kind = "causal" if joint is None else "bidirectional"
+        raise UsageError(f"adapter: expected one of {', '.join(fitting)} with a {kind} model, got {name!r}")
+    latents = speculation.latents or joint or LATENTS
+    kind_of = ADAPTERS[name]
+    return Keyframes(latents, group=speculation.overlap) if kind_of is Keyframes else kind_of(latents)
