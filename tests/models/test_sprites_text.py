@@ -37,3 +37,13 @@ def test_similar_words_share_features():
         return len(set(word_features(a, 4096)) & set(word_features(b, 4096)))
 
     assert shared("triangle", "triangel") > shared("triangle", "ball")
+
+
+def test_isolated_words_mean_the_same_beside_any_other():
+    torch.manual_seed(0)
+    encoder = SpritesTextEncoder(32, isolation=1.0)
+    red, blue, _ = encoder(["a red star", "a blue star", ""])
+    torch.testing.assert_close(red[2], blue[2], atol=1e-5, rtol=0)
+    encoder.eval()
+    red, blue = encoder(["a red star", "a blue star"])
+    assert (red[2] - blue[2]).abs().max() > 1e-3

@@ -35,11 +35,16 @@ class SpritesTextEncoder(nn.Module):
         Rows of the hash table.
     layers, heads : int
         Size of the transformer.
+    isolation : float
+        Probability, in training mode, that the words of a prompt do not see each other. It keeps what
+        a word means from depending on the words it was trained beside, so that new pairs compose.
     """
 
-    def __init__(self, dim: int = 96, buckets: int = 4096, layers: int = 2, heads: int = 4) -> None:
+    def __init__(
+        self, dim: int = 96, buckets: int = 4096, layers: int = 2, heads: int = 4, isolation: float = 0.5
+    ) -> None:
         super().__init__()
-        self.buckets = buckets
+        self.buckets, self.heads, self.isolation = buckets, heads, isolation
         self.words = nn.EmbeddingBag(buckets, dim, mode="mean")
         self.positions = nn.Parameter(torch.randn(WORDS, dim) * 0.02)
         layer = nn.TransformerEncoderLayer(
@@ -69,5 +74,12 @@ class SpritesTextEncoder(nn.Module):
         empty = places[None] >= counts[:, None]
         pad = empty.clone()
         pad[:, 0] = False  # an empty prompt still needs one key
-        x = self.norm(self.encoder(x + self.positions, src_key_padding_mask=pad))
+        x = self.norm(self.encoder(x + self.positions, self._isolated(pad) if self.training else None, pad))
         return x.masked_fill(empty[..., None], 0.0)
+
+    def _isolated(self, pad: Tensor) -> Tensor:
+        """Forbidden attention [b * heads, WORDS, WORDS] of a training step; a pad may see every word."""
+        alone = torch.rand(len(pad), device=pad.device) < self.isolation
+        others = ~torch.eye(WORDS, dtype=torch.bool, device=pad.device)
+        forbidden = alone[:, None, None] & others & ~pad[:, :, None]
+        return forbidden.repeat_interleave(self.heads, 0)
