@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kWatchEvery{20};
+constexpr std::chrono::milliseconds kWatchEvery{50};
 
 int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
@@ -134,10 +134,9 @@ void Scheduler::gate(int layer) {
 
 void Scheduler::attended(int layer) {
   check();
-  for (const IncomingRound& round : incoming_) {
-    Edge& edge = *edges_[size_t(round.edge)];
-    driver_->write_value(nullptr, edge.flag(edge.credit, layer), tick_);
-  }
+  // To every stage that may write here, at work in this tick or not: its pages of a later tick may be any of these.
+  for (auto& edge : edges_)
+    if (!edge->stream) driver_->write_value(nullptr, edge->flag(edge->credit, layer), tick_);
   if (options_.record) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!records_.empty() && records_.back().step == Step::attend) records_.back().end_ns = now();

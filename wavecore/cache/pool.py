@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -26,6 +26,9 @@ class PagePool:
         Pages for keys before rotation, which anchors that move need.
     poison : bool
         Fill free pages with NaN, so that a stale read shows in the result (for tests).
+    place : callable, optional
+        Shape to a tensor for it, where the memory is somebody else's; its contents stay. Called for the
+        keys of every layer, then for the values, then for the un-roped keys.
 
     Attributes
     ----------
@@ -46,6 +49,7 @@ class PagePool:
         device: torch.device | str = "cpu",
         unroped_pages: int = 0,
         poison: bool = False,
+        place: Callable[[tuple[int, ...]], torch.Tensor] | None = None,
     ) -> None:
         if isinstance(pages, PoolSize):
             pages, unroped_pages = pages
@@ -54,6 +58,8 @@ class PagePool:
 
         def tensors(count: int) -> list[torch.Tensor]:
             shape = (count, page_tokens, heads, head_dim)
+            if place is not None:
+                return [place(shape) for _ in range(layers)]
             fill = torch.nan if poison else 0.0
             return [torch.full(shape, fill, dtype=dtype, device=device) for _ in range(layers)]
 

@@ -5,6 +5,7 @@ from wavecore.rounds.noise import NoiseLevel, nearest_levels, nearest_sigma, noi
 from wavecore.rounds.order import chunk_major, round_major
 from wavecore.rounds.rules import Rounds, RoundsKind, Rules
 from wavecore.rounds.sequential import Sequential, sequential
+from wavecore.rounds.stages import Stage
 from wavecore.rounds.stream_batch import StreamBatch, stream_batch
 from wavecore.rounds.wavefront import Wavefront, wavefront
 
@@ -18,6 +19,7 @@ __all__ = [
     "Rules",
     "Sequential",
     "Slot",
+    "Stage",
     "StreamBatch",
     "Wavefront",
     "chunk_major",

@@ -1,0 +1,26 @@
+import pytest
+import torch
+from support.models import tiny_dit
+
+from wavecore.placement.nursery import Nursery
+
+
+@pytest.fixture(scope="session")
+def dit():
+    return tiny_dit()
+
+
+@pytest.fixture(scope="session")
+def nursery(dit):
+    """Loads once; every test takes its processes from here."""
+    nursery = Nursery(dit)
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

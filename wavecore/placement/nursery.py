@@ -1,0 +1,227 @@
+"""Processes for stages, on one machine: a clean one loads once, and each stage is a copy of it.
+
+Stages thus start in milliseconds and share the memory of the weights. The process of the session may have
+threads, which a fork would break; this one has none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from wavecore.models.dit import CausalWanDiT
+from wavecore.placement.protocol import checksum
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Nursery:
+    """The clean process, as seen from the process of the session.
+
+    Parameters
+    ----------
+    dit : CausalWanDiT
+        Its weights are handed over in shared memory without a name.
+    """
+
+    def __init__(self, dit: CausalWanDiT) -> None:
+        self.checksum = checksum(dit)
+        ours, theirs = socket.socketpair()
+        weights, described = _pack(dit)
+        try:
+            command = [sys.executable, "-m", "wavecore.placement.nursery", str(theirs.fileno()), str(weights)]
+            self._process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(), weights), stdin=subprocess.DEVNULL
+            )
+        finally:
+            theirs.close()
+            os.close(weights)
+        self._socket = ours
+        self._control = Connection(os.dup(ours.fileno()))
+        self._lock = threading.Lock()
+        self._on_exit: dict[int, Callable[[int], None]] = {}
+        self._replies: Any = None
+        self._replied = threading.Condition()
+        self._control.send((dit.config, described, self.checksum))
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def fork(self, count: int, on_exit: Callable[[int, int], None]) -> list[tuple[int, Connection]]:
+        """Start processes; returns the number and the connection of each.
+
+        Parameters
+        ----------
+        count : int
+        on_exit : callable
+            Called with (index, wait status) when one ends, from a thread.
+        """
+        pairs = [socket.socketpair() for _ in range(count)]
+        with self._lock, self._replied:
+            self._replies = None
+            self._control.send(("fork", count))
+            for _, theirs in pairs:
+                socket.send_fds(self._socket, [b"."], [theirs.fileno()])
+                theirs.close()
+            if not self._replied.wait_for(lambda: self._replies is not None, timeout=120):
+                raise TimeoutError("expected the stages to start within 120 s")
+            pids = self._replies
+            for index, pid in enumerate(pids):
+                self._on_exit[pid] = partial(on_exit, index)
+        return [(pid, Connection(ours.detach())) for pid, (ours, _) in zip(pids, pairs, strict=True)]
+
+    def kill(self, pids: list[int]) -> None:
+        """End processes at once."""
+        with suppress(OSError), self._lock:
+            self._control.send(("kill", pids))
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                kind, value = self._control.recv()
+            except (EOFError, OSError):
+                with self._replied:
+                    self._replies = self._replies or []
+                    self._replied.notify_all()
+                for gone in list(self._on_exit.values()):
+                    gone(signal.SIGKILL)
+                return
+            if kind == "forked":
+                with self._replied:
+                    self._replies = value
+                    self._replied.notify_all()
+            else:
+                pid, status = value
+                with self._replied:  # not before `fork` has noted who it is
+                    ended = self._on_exit.pop(pid) if pid in self._on_exit else None
+                if ended is not None:
+                    ended(status)
+
+    def close(self) -> None:
+        """End it and every process it has started."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._socket.close()
+        self._control.close()
+
+
+def _pack(dit: CausalWanDiT) -> tuple[int, list[tuple[str, tuple[int, ...], torch.dtype, int]]]:
+    """Weights in a file without a name; returns it and what lies where."""
+    described, at = [], 0
+    for name, tensor in dit.state_dict().items():
+        described.append((name, tuple(tensor.shape), tensor.dtype, at))
+        at += -(-tensor.numel() * tensor.element_size() // 64) * 64
+    file = os.memfd_create("wavecore-weights")
+    os.ftruncate(file, max(at, 1))
+    with mmap.mmap(file, max(at, 1)) as memory:
+        for (_, _, _, start), tensor in zip(described, dit.state_dict().values(), strict=True):
+            bits = tensor.detach().cpu().contiguous().view(torch.uint8).flatten().numpy()
+            memory[start : start + bits.size] = bits.tobytes()
+    return file, described
+
+
+def _unpack(
+    file: int, config: Any, described: list[tuple[str, tuple[int, ...], torch.dtype, int]]
+) -> CausalWanDiT:
+    with torch.device("meta"):
+        dit = CausalWanDiT(config)
+    memory = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+    tensors = {}
+    for name, shape, dtype, start in described:
+        count = torch.Size(shape).numel()
+        tensors[name] = torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
+    dit.load_state_dict(tensors, assign=True)
+    return dit.eval().requires_grad_(False)
+
+
+def _main() -> None:
+    """Start processes on request and tell when they end; end with the process that asked."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    control = Connection(os.dup(sock.fileno()))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the session says what an interrupt means
+    config, described, digest = control.recv()
+    dit = _unpack(int(sys.argv[2]), config, described)
+    children: dict[int, int] = {}  # their file descriptors, readable when one has ended
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLIN)
+    while True:
+        for file, _ in poll.poll():
+            if file != control.fileno():
+                pid = next(pid for pid, watched in children.items() if watched == file)
+                _, status = os.waitpid(pid, 0)
+                poll.unregister(file)
+                os.close(children.pop(pid))
+                with suppress(OSError):
+                    control.send(("exit", (pid, status)))
+                continue
+            try:
+                kind, value = control.recv()
+            except (EOFError, OSError):
+                for pid in children:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                for pid in children:
+                    os.waitpid(pid, 0)
+                return
+            if kind == "kill":
+                for pid in set(value) & children.keys():
+                    os.kill(pid, signal.SIGKILL)
+                continue
+            files = [socket.recv_fds(sock, 1, 1)[1][0] for _ in range(value)]
+            pids = []
+            for index, connection in enumerate(files):
+                others = [
+                    *files[:index],
+                    *files[index + 1 :],
+                    sock.fileno(),
+                    control.fileno(),
+                    *children.values(),
+                ]
+                pids.append(_fork(connection, others, dit, digest))
+            for pid, connection in zip(pids, files, strict=True):
+                children[pid] = os.pidfd_open(pid)
+                poll.register(children[pid], select.POLLIN)
+                os.close(connection)
+            control.send(("forked", pids))
+
+
+def _fork(connection: int, others: list[int], dit: CausalWanDiT, digest: str) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        # Not to outlive the parent: asked for first, then checked, in case it has ended in between.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        for file in others:
+            os.close(file)
+        from wavecore.placement.worker import serve
+
+        code = serve(Connection(connection), dit, digest)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,162 @@
+"""What the process of a session and the processes of its stages tell each other."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wavecore.placement.exchange import ExchangeMode, Transport
+from wavecore.placement.segment import Layout
+from wavecore.rounds import NoiseLevel, Rules
+
+
+def send(connection: Connection, message: Any) -> None:
+    """Send a message. Tensors go as bytes, not as files that the sender would have to keep."""
+    connection.send_bytes(pickle.dumps(message))
+
+
+def receive(connection: Connection) -> Any:
+    """Take the next message; `EOFError` when the other side has ended."""
+    return pickle.loads(connection.recv_bytes())
+
+
+@dataclass(frozen=True)
+class Setup:
+    """To a stage, first of all: how the exchange works."""
+
+    stage: int
+    mode: ExchangeMode
+    transport: Transport
+    generations: int
+    layouts: Sequence[Layout]
+    timeout: float
+    record: bool
+    threads: int
+    core: int | None
+    spin_us: float
+    link_bytes_per_us: float
+
+
+@dataclass(frozen=True)
+class Hello:
+    """From a stage, in reply: who it is, and how others reach its memory."""
+
+    stage: int
+    pid: int
+    version: str
+    checksum: str
+    handle: bytes
+    port: int
+
+
+@dataclass(frozen=True)
+class Peers:
+    """To a stage: how it reaches the others. Its reply is `Ready`."""
+
+    handles: Sequence[bytes]
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """From a stage: it has reached the others."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """To a stage: a stream begins; `chunks` is None while its end is not known."""
+
+    number: int
+    rules: Rules
+    levels: Sequence[NoiseLevel]
+    seed: int
+    first_tick: int
+    chunks: int | None
+
+
+@dataclass(frozen=True)
+class Text:
+    """To a stage: cross-attention keys and values of a condition, one [1, l, h, d] a layer."""
+
+    version: int
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Enter:
+    """To a stage: the next chunk enters, and so the next round may run."""
+
+    chunk: int
+    version: int
+
+
+@dataclass(frozen=True)
+class End:
+    """To a stage: the stream has this many chunks."""
+
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Abort:
+    """To a stage: give up, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Complete:
+    """From the last denoising stage: the final latent [c, f, h, w] of a chunk."""
+
+    number: int
+    chunk: int
+    latent: Tensor
+
+
+@dataclass(frozen=True)
+class Round:
+    """From a stage, when the log is kept: a round is over."""
+
+    number: int
+    stage: int
+    index: int
+    chunk: int
+    begin: float
+    end: float
+    records: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """From a stage: its part of a stream is over."""
+
+    number: int
+    bytes_sent: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """From a stage: it gives up."""
+
+    reason: str
+
+
+def checksum(module: nn.Module) -> str:
+    """Short text that differs when the weights do."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(module.state_dict().items()):
+        bits = tensor.detach().cpu().contiguous().view(torch.uint8).flatten()
+        words = bits[: bits.numel() // 8 * 8].view(torch.int64)
+        # Sums of words: they run at the speed of the memory, unlike a cryptographic digest.
+        sums = [int(words[offset::2].sum()) for offset in range(2)]
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {sums} {bits[-8:].tolist()}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,149 @@
+"""One stream on replicas, as the process of the session sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from wavecore.errors import WavecoreError
+from wavecore.models.dit import CausalWanDiT, TextContext
+from wavecore.placement import protocol
+from wavecore.rounds import NoiseLevel, Rules
+
+if TYPE_CHECKING:
+    from wavecore.placement.replicas import Replicas
+
+
+class ReplicaStream:
+    """One stream on `Replicas`: chunks enter, final latents come out in order.
+
+    Not made by hand; see `Replicas.stream`.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        number: int,
+        rules: Rules,
+        levels: Sequence[NoiseLevel],
+        seed: int,
+        chunks: int | None,
+    ) -> None:
+        self._replicas, self.number = replicas, number
+        self.rules, self.levels, self.seed = rules, levels, seed
+        self.chunks = chunks
+        self.entered = 0
+        self.taken = 0
+        self.first_tick = 0
+        self._begun = self._ended = False
+        self._complete: dict[int, Tensor] = {}
+        self._versions: set[int] = set()
+
+    @property
+    def wants_chunk(self) -> bool:
+        """Whether another chunk may enter: no more are under way than keep every stage busy."""
+        replicas = self._replicas
+        if self._ended or (self.chunks is not None and self.entered >= self.chunks):
+            return False
+        if replicas._waiting[0] is not self:
+            return False
+        return self.entered - self.taken < self.rules.steps + 2
+
+    def enter(self, version: int, text: TextContext) -> None:
+        """Let the next chunk enter the first stage.
+
+        Parameters
+        ----------
+        version : int
+            Number of its condition, which does not fall from chunk to chunk.
+        text : TextContext
+            The condition, with a batch of 1.
+        """
+        replicas = self._replicas
+        replicas.check()
+        if not self._begun:
+            self.first_tick = replicas._next_tick
+            replicas._tell_all(
+                protocol.Begin(self.number, self.rules, self.levels, self.seed, self.first_tick, self.chunks)
+            )
+            self._begun = True
+        if version not in self._versions:
+            self._versions.add(version)
+            replicas._tell_all(protocol.Text(version, text.keys, text.values))
+        replicas._tell_all(protocol.Enter(self.entered, version))
+        self.entered += 1
+        if self.entered == self.chunks:
+            self._leave()
+
+    def end(self) -> None:
+        """Let no further chunk enter; those under way are finished."""
+        if self._ended:
+            return
+        self.chunks = self.entered
+        if self._begun:
+            self._replicas._tell_all(protocol.End(self.entered))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Give way to the next stream, whose first round follows right after."""
+        self._ended = True
+        with self._replicas._lock:
+            self._replicas._next_tick += self.entered
+            self._replicas._waiting.remove(self)
+            self._replicas._lock.notify_all()
+
+    def take(self, wait: bool = True) -> tuple[int, Tensor] | None:
+        """Wait for the next final latent [c, f, h, w]; None when the stream is over.
+
+        Returns at once with None also while a chunk may enter that has not, and if not to `wait`.
+
+        Raises
+        ------
+        WavecoreError
+            A stage has ended; names it.
+        """
+        replicas = self._replicas
+        with replicas._lock:
+            while True:
+                if self.taken in self._complete:
+                    chunk = self.taken
+                    self.taken += 1
+                    if self.over:
+                        del replicas._streams[self.number]
+                    return chunk, self._complete.pop(chunk)
+                if self.over:
+                    return None
+                replicas.check()
+                if self.wants_chunk or not wait:
+                    return None
+                replicas._lock.wait(1.0)
+
+    @property
+    def over(self) -> bool:
+        """Whether every chunk was taken and no more can enter."""
+        return self._ended and self.taken >= self.entered
+
+    def close(self) -> None:
+        """Give the stream up: what is under way is finished and thrown away."""
+        with suppress(WavecoreError):
+            self.end()
+            self._replicas._streams.pop(self.number, None)
+
+
+class ReplicaPlacement:
+    """What a session asks of its placement while its rounds run in other processes: conditions of prompts."""
+
+    depth = 0
+
+    def __init__(self, dit: CausalWanDiT) -> None:
+        self.encode_text = dit.encode_text
+
+    def open(self, *_: object) -> ReplicaPlacement:
+        """Ready for a session."""
+        return self
+
+    def close(self) -> None:
+        """Nothing is held here."""

@@ -1,0 +1,322 @@
+"""Wave parallelism: a full model per denoising stage, and one for the store pass, each in its own process."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from wavecore.errors import UsageError, WavecoreError
+from wavecore.models.dit import CausalWanDiT
+from wavecore.placement import protocol
+from wavecore.placement.exchange import Job
+from wavecore.placement.nursery import Nursery
+from wavecore.placement.replica_options import ReplicaOptions, check_hellos, rank_name
+from wavecore.placement.replica_stream import ReplicaPlacement, ReplicaStream
+from wavecore.placement.segment import Layout, StreamShape
+from wavecore.placement.shared import pool_sizes
+from wavecore.rounds import NoiseLevel, Rules
+from wavecore.trace import Trace
+
+__all__ = ["ReplicaOptions", "ReplicaPlacement", "ReplicaStream", "Replicas"]
+
+_GRACE = 5.0  # seconds that stages have to end by themselves after one has failed
+
+
+class Replicas:
+    """Processes that run every wavefront stream of one shape, one stream after the other without a gap.
+
+    Parameters
+    ----------
+    dit : CausalWanDiT
+        On the CPU.
+    rules : Wavefront
+        Of the streams.
+    latent : (channels, height, width)
+        Of a latent frame.
+    options : ReplicaOptions, optional
+    trace : Trace, optional
+        Takes the rounds of every stage, and each publication, wait and attention in them.
+    nursery : Nursery, optional
+        Where processes come from, when several `Replicas` follow each other; else one is made.
+    """
+
+    def __init__(
+        self,
+        dit: CausalWanDiT,
+        rules: Rules,
+        latent: tuple[int, int, int],
+        options: ReplicaOptions | None = None,
+        trace: Trace | None = None,
+        nursery: Nursery | None = None,
+    ) -> None:
+        self.options = options = options or ReplicaOptions()
+        weight = dit.patch_embedding.weight
+        if weight.device.type != "cpu":
+            raise UsageError(f"placement: expected a model on the cpu for replicas, got {weight.device}")
+        self.rules, self.steps = rules, rules.steps
+        config = dit.config
+        self.shape = StreamShape(
+            rules.steps + 1,
+            config.layers,
+            dit.tokens_per_frame(*latent[1:]),
+            config.heads,
+            config.head_dim,
+            max(rules.chunk_frames, rules.frames(0)),
+            latent,
+            weight.dtype,
+        )
+        staging = options.generations if options.mode == "early" else 0
+        sizes = pool_sizes(Job(rules, 1, options.generations), None)
+        self.layouts = [Layout(self.shape, size, staging) for size in sizes]
+        self.trace = trace
+        self.bytes_sent: dict[int, dict[int, int]] = {}
+        self._lock = threading.Condition()
+        self._failure: str | None = None
+        self._exited: dict[int, int] = {}
+        self._said: dict[int, str] = {}
+        self._streams: dict[int, ReplicaStream] = {}
+        self._waiting: deque[ReplicaStream] = deque()
+        self._number = 0
+        self._next_tick = 1
+        self._closed = False
+        self._own_nursery = nursery is None
+        self._nursery = nursery or Nursery(dit)
+        self._handshakes: list[queue.SimpleQueue[Any]] = [
+            queue.SimpleQueue() for _ in range(self.shape.stages)
+        ]
+        children = self._nursery.fork(self.shape.stages, self._on_exit)
+        self._pids = [pid for pid, _ in children]
+        self._connections = [connection for _, connection in children]
+        self._sending = [threading.Lock() for _ in children]
+        try:
+            self._meet()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- start ---------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Set up every stage and make them known to each other."""
+        options = self.options
+        spin = 50.0 if self.shape.stages <= len(os.sched_getaffinity(0)) else 0.0
+        for stage, connection in enumerate(self._connections):
+            threading.Thread(target=self._listen, args=(stage, connection), daemon=True).start()
+            core = None if options.cores is None else options.cores[stage % len(options.cores)]
+            self._tell(
+                stage,
+                protocol.Setup(
+                    stage,
+                    options.mode,
+                    options.transport,
+                    options.generations,
+                    self.layouts,
+                    options.timeout,
+                    self.trace is not None,
+                    options.threads,
+                    core,
+                    spin,
+                    options.link_bytes_per_us,
+                ),
+            )
+        hellos = [self._reply(stage) for stage in range(self.shape.stages)]
+        check_hellos(hellos, self._nursery.checksum)
+        peers = protocol.Peers([hello.handle for hello in hellos], "127.0.0.1", hellos[0].port)
+        self._tell_all(peers)
+        for stage in range(self.shape.stages):
+            self._reply(stage)
+
+    def _reply(self, stage: int) -> Any:
+        deadline = time.monotonic() + self.options.timeout
+        while True:
+            with suppress(queue.Empty):
+                return self._handshakes[stage].get(timeout=0.1)
+            self.check()
+            if time.monotonic() > deadline:
+                raise WavecoreError(
+                    f"{rank_name(stage, self.steps)}: expected it within "
+                    f"{self.options.timeout:g} s, it did not come"
+                )
+
+    # -- messages ------------------------------------------------------------------------
+
+    def _tell(self, stage: int, message: Any) -> None:
+        with suppress(OSError), self._sending[stage]:
+            protocol.send(self._connections[stage], message)
+
+    def _tell_all(self, message: Any) -> None:
+        for stage in range(self.shape.stages):
+            self._tell(stage, message)
+
+    def _listen(self, stage: int, connection: Connection) -> None:
+        while True:
+            try:
+                message = protocol.receive(connection)
+            except (EOFError, OSError):
+                return
+            match message:
+                case protocol.Hello() | protocol.Ready():
+                    self._handshakes[stage].put(message)
+                case protocol.Complete(number, chunk, latent):
+                    with self._lock:
+                        if number in self._streams:
+                            self._streams[number]._complete[chunk] = latent
+                        self._lock.notify_all()
+                case protocol.Finished(number, sent):
+                    with self._lock:
+                        self.bytes_sent.setdefault(number, {})[stage] = sent
+                        self._lock.notify_all()
+                case protocol.Failed(reason):
+                    with self._lock:
+                        self._said[stage] = reason
+                        self._lock.notify_all()
+                case protocol.Round():
+                    self._log(message)
+
+    def _log(self, over: protocol.Round) -> None:
+        if self.trace is None:
+            return
+        track = rank_name(over.stage, self.steps)
+        self.trace.record(
+            "round",
+            time=over.begin,
+            duration=over.end - over.begin,
+            track=track,
+            index=over.index,
+            slots={str(over.stage): over.chunk},
+        )
+        for record in over.records:
+            data: dict[str, Any] = {"layer": record["layer"], "round": over.index}
+            if record["from"] is not None:
+                data |= {"edge": [record["from"], record["to"]]}
+            if record["step"] == "wait":
+                # How long after the reader wanted it the data was there: max(0, tau - Delta).
+                data["exposed"] = max(0.0, record["written"] - record["begin"])
+            self.trace.record(
+                record["step"],
+                time=record["begin"],
+                duration=max(0.0, record["end"] - record["begin"]),
+                track=track,
+                **data,
+            )
+
+    # -- failure -------------------------------------------------------------------------
+
+    def _on_exit(self, stage: int, status: int) -> None:
+        with self._lock:
+            self._exited[stage] = status
+            self._lock.notify_all()
+            if self._closed or self._failure is not None:
+                return
+            self._failure = self._reason(stage, status)
+        threading.Thread(target=self._end_all, daemon=True).start()
+
+    def _reason(self, stage: int, status: int) -> str:
+        name = (
+            f"{rank_name(stage, self.steps)}, process {self._pids[stage] if hasattr(self, '_pids') else '?'}"
+        )
+        if stage in self._said:
+            return f"{name}: {self._said[stage]}"
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            with suppress(ValueError):
+                return f"{name}: it was ended by {signal.Signals(number).name}"
+            return f"{name}: it was ended by signal {number}"
+        return f"{name}: it ended with exit code {os.waitstatus_to_exitcode(status)}"
+
+    def _end_all(self) -> None:
+        """Ask the stages that are left to end, then end them."""
+        assert self._failure is not None
+        self._tell_all(protocol.Abort(self._failure))
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._exited) == self.shape.stages, timeout=_GRACE)
+            left = [pid for stage, pid in enumerate(self._pids) if stage not in self._exited]
+            self._lock.notify_all()
+        if left:
+            self._nursery.kill(left)
+
+    def check(self) -> None:
+        """Raise the error that has ended the stages, if any."""
+        if self._failure is not None:
+            raise WavecoreError(self._failure)
+        if self._closed:
+            raise UsageError("placement: expected open replicas, got closed ones")
+
+    @property
+    def pids(self) -> list[int]:
+        """Process of each stage."""
+        return list(self._pids)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a stage has ended that should not have."""
+        return self._failure is not None
+
+    def close(self) -> None:
+        """End the stages. Streams that are not over are given up."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._lock.notify_all()
+        pids = getattr(self, "_pids", [])
+        if pids and self._failure is None:
+            self._tell_all(protocol.Abort("closed") if self._streams else None)
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._exited) == len(pids), timeout=0.5 if self._streams else 2.0)
+            left = [pid for stage, pid in enumerate(pids) if stage not in self._exited]
+        if left:
+            self._nursery.kill(left)
+            with self._lock:
+                self._lock.wait_for(lambda: len(self._exited) == len(pids), timeout=_GRACE)
+        for connection in getattr(self, "_connections", []):
+            connection.close()
+        if self._own_nursery:
+            self._nursery.close()
+
+    def __enter__(self) -> Replicas:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- streams -------------------------------------------------------------------------
+
+    def stream(
+        self, rules: Rules, levels: Sequence[NoiseLevel], seed: int, chunks: int | None = None
+    ) -> ReplicaStream:
+        """Queue a stream; it begins when every chunk of those before it has entered.
+
+        Raises
+        ------
+        UsageError
+            Its rounds need more than the stages have room for.
+        """
+        self.check()
+        if rules.steps != self.steps or rules.chunk_frames > self.shape.chunk_frames:
+            raise UsageError(
+                f"stream: expected {self.steps} steps and at most {self.shape.chunk_frames} latent frames "
+                f"a chunk, got {rules.steps} and {rules.chunk_frames}"
+            )
+        if rules != self.rules:
+            needed = pool_sizes(Job(rules, 1, self.options.generations), chunks)
+            for stage, (need, layout) in enumerate(zip(needed, self.layouts, strict=True)):
+                if need.pages > layout.pool.pages or need.unroped_pages > layout.pool.unroped_pages:
+                    raise UsageError(
+                        f"stream: expected at most {layout.pool.pages} pages at "
+                        f"{rank_name(stage, self.steps)}, got {need.pages}"
+                    )
+        with self._lock:
+            stream = ReplicaStream(self, self._number, rules, levels, seed, chunks)
+            self._streams[self._number] = stream
+            self._number += 1
+            self._waiting.append(stream)
+        return stream

@@ -1,0 +1,119 @@
+"""One stage of a wavefront at work: a forward pass a round, its keys and values exchanged layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from wavecore import ops
+from wavecore.cache import ContextCache, PagePool
+from wavecore.models.dit import CausalWanDiT, TextContext
+from wavecore.models.rope import rope_table
+from wavecore.placement.exchange import Exchange, Job
+from wavecore.placement.local import Batch
+from wavecore.rounds import NoiseLevel, Round, Slot
+
+
+class StageRunner:
+    """Runs the rounds of one stage of one stream.
+
+    Parameters
+    ----------
+    dit : CausalWanDiT
+    job : Job
+        The stream.
+    stage : int
+    pool : PagePool
+        Of this stage alone.
+    grid : (rows, columns)
+        Tokens of a latent frame.
+    exchange : Exchange
+    """
+
+    def __init__(
+        self,
+        dit: CausalWanDiT,
+        job: Job,
+        stage: int,
+        pool: PagePool,
+        grid: tuple[int, int],
+        exchange: Exchange,
+    ) -> None:
+        self.dit, self.job, self.stage = dit, job, stage
+        self.cache = ContextCache(
+            pool, lambda positions: rope_table(positions[:, None], *grid, dit.config.head_dim)
+        )
+        self._exchange = exchange
+
+    @torch.inference_mode()
+    def run(
+        self,
+        index: int,
+        latent: Tensor,
+        levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
+        text: TextContext,
+    ) -> Tensor | None:
+        """Run round `index` of the stream.
+
+        Parameters
+        ----------
+        index : int
+        latent : Tensor [c, f, h, w]
+            Its input, float32.
+        levels : sequence of NoiseLevel
+        text : TextContext
+            Prompt of the chunk, with a batch of 1.
+
+        Returns
+        -------
+        Tensor [c, f, h, w] or None
+            Estimate of the clean latent; None of the store pass.
+        """
+        dit, exchange, cache = self.dit, self._exchange, self.cache
+        round = self.job.stages[self.stage].round(index, self.job.chunks)
+        slot = self.job.stages[self.stage].own(round)
+        cache.begin(round)
+        pages = cache.view([slot])
+        exchange.begin(self.job.first_tick + index, index, round, pages)
+        turn = self._late_rotation(round)
+        batch = Batch(dit, [slot], pages, round.steps, {slot.stage: latent}, levels, {slot.chunk: text})
+        layers = dit.config.layers
+        for layer in range(layers):
+            exchange.acquire(layer)
+            q = dit.project(batch.state, layer, pages)
+            exchange.publish(layer)
+            if layer == layers - 1:
+                q = batch.drop_store(q)
+            if batch.slots:
+                exchange.gate(layer)
+                if turn is not None:
+                    turn(layer)
+                dit.attend(batch.state, layer, q, batch.pages)
+                exchange.attended(layer)
+        cache.end(round)
+        return batch.finish(dit).get(self.stage)
+
+    def _late_rotation(self, round: Round) -> Callable[[int], None] | None:
+        """Rotates, in one layer, keys that came without rotation, since they will be needed so again."""
+        came = [slot for slot in round.slots if slot.keep_unroped and slot.stage != self.stage]
+        if not came:
+            return None
+        cache, pool = self.cache, self.cache.pool
+        positions = [slot.frame_start + frame for slot in came for frame in range(slot.frames)]
+        source = [page for slot in came for page in cache.table.unroped_ids(slot)]
+        target = [page for slot in came for page in cache.table.write_ids(slot)]
+        ids = torch.tensor([source, target], dtype=torch.int32, device=pool.device)
+        rope = cache.rope(torch.tensor(positions, device=pool.device))
+        return lambda layer: ops.rope_shift(
+            pool.unroped_pages[layer], ids[0], pool.k_pages[layer], ids[1], rope
+        )
+
+    def pages_of(self, slot: Slot) -> tuple[list[int], list[int]]:
+        """Pages, and un-roped pages, that a slot of the current round fills here."""
+        return self.cache.table.write_ids(slot), self.cache.table.unroped_ids(slot)
+
+    def close(self) -> None:
+        """Give the pages back."""
+        self.cache.close()

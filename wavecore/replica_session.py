@@ -1,0 +1,103 @@
+"""A stream whose stages are processes of their own: wave parallelism behind the interface of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from wavecore.models.bundle import StreamModel
+from wavecore.models.dit import TextContext
+from wavecore.placement.replicas import ReplicaOptions, ReplicaPlacement, Replicas
+from wavecore.rounds import NoiseLevel, Rules
+from wavecore.session import Session
+from wavecore.trace import Trace
+
+
+class ReplicaSession(Session):
+    """A session over `Replicas`, whose stages run ahead of what was taken as far as keeps them busy.
+
+    Parameters
+    ----------
+    model, prompt, rules, levels, seed, size, fps, num_frames, trace
+        As for `Session`.
+    replicas : Replicas or ReplicaOptions
+        Processes that other sessions share, or how to start those of this session alone.
+    """
+
+    def __init__(
+        self,
+        model: StreamModel,
+        prompt: str,
+        rules: Rules,
+        levels: Sequence[NoiseLevel],
+        seed: int,
+        size: tuple[int, int],
+        fps: float,
+        num_frames: int | None = None,
+        trace: Trace | None = None,
+        replicas: Replicas | ReplicaOptions | None = None,
+    ) -> None:
+        factor = model.vae.spatial_factor
+        latent = model.dit.config.in_channels, size[1] // factor, size[0] // factor
+        self._last_context: TextContext | None = None
+        self._conditions = -1
+        self._own = not isinstance(replicas, Replicas)
+        if not isinstance(replicas, Replicas):
+            replicas = Replicas(model.dit, rules, latent, replicas, trace)
+        self._replicas = replicas
+        try:
+            super().__init__(
+                model,
+                prompt,
+                rules,
+                levels,
+                seed,
+                size,
+                fps,
+                num_frames,
+                trace=trace,
+                ring=cast(Any, ReplicaPlacement(model.dit)),  # rounds run elsewhere altogether
+            )
+            self._stream = replicas.stream(rules, levels, seed, self._rounds.chunks)
+        except BaseException:
+            self._close_own()
+            raise
+
+    def _advance(self) -> bool:
+        """Let chunks enter as far as stages want them, and take the next one that is complete."""
+        if self._closed or self._frames_left == 0:
+            return False
+        stream = self._stream
+        while stream.wants_chunk:
+            self._enter()
+        taken = stream.take()
+        if taken is None:
+            return not stream.over
+        chunk, latents = taken
+        self.in_flight -= 1
+        self._decode(chunk, latents)
+        self._of_chunk = {later: prompt for later, prompt in self._of_chunk.items() if later > chunk}
+        return True
+
+    def _enter(self) -> None:
+        """Let the next chunk enter under the latest prompt."""
+        chunk = self._stream.entered
+        self._admit(next(self._rounds))
+        context = self._of_chunk[chunk].context
+        if context is not self._last_context:
+            # Conditions are numbered apart from prompt versions: a transition passes through several of them.
+            self._last_context = context
+            self._conditions += 1
+        self._stream.enter(self._conditions, context)
+
+    def close(self) -> None:
+        """Give up the stream; processes of its own end."""
+        if self._closed:
+            return
+        super().close()
+        self._stream.close()
+        self._close_own()
+
+    def _close_own(self) -> None:
+        if self._own:
+            self._replicas.close()
