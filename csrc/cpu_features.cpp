@@ -11,6 +11,7 @@ std::vector<std::string> supported_instruction_sets() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
       names.emplace_back("avx512");
+      if (__builtin_cpu_supports("avx512vnni")) names.emplace_back("avx512_vnni");
     }
   }
 #endif

@@ -16,7 +16,9 @@ struct fp16 {
   uint16_t bits;
 };
 
-enum class DType { float32, bfloat16, float16, int32 };
+enum class DType { float32, bfloat16, float16, int32, int8 };
+
+constexpr int64_t kMaxHeadDim = 512;  // of int8 attention, for buffers on the stack
 
 // Strides are in elements; the last dimension has stride 1. Modulations are of the dtype of x or float32.
 struct Modulation {
@@ -52,6 +54,29 @@ struct GateResidualArgs {
   int64_t tokens;
   int64_t tokens_per_frame;
   int64_t dim;
+  DType dtype;
+};
+
+struct GeluArgs {
+  const void* x;
+  int64_t x_stride;
+  void* out;  // [rows, D] contiguous
+  int64_t dim;
+  DType dtype;
+};
+
+// Rows are latent planes: contiguous in every tensor.
+struct RenoiseStepArgs {
+  const void* x;
+  const void* velocity;
+  const void* noise;
+  const float* sigma;       // [s, f]
+  const float* next_sigma;  // [s, f]
+  void* x0;
+  void* noised;
+  int64_t channels;
+  int64_t frames;
+  int64_t plane;  // numbers of a row
   DType dtype;
 };
 
@@ -131,6 +156,63 @@ struct PagedAttentionArgs {
   DType dtype;
 };
 
+// Rows to int8 with a scale each, plainly or behind a GELU.
+struct QuantizeArgs {
+  const void* x;
+  int64_t x_stride;
+  int8_t* data;  // [rows, D] contiguous
+  float* scale;  // [rows]
+  int64_t dim;
+  bool gelu;
+  DType dtype;
+};
+
+// The same behind a modulated layer norm, whose `out` is not used.
+struct LayerNormModulateQuantizeArgs {
+  LayerNormModulateArgs norm;
+  int8_t* data;
+  float* scale;
+};
+
+// Weights are [output channels, padded inputs], zeros in the padding, so that whole vectors can be read.
+struct Int8LinearArgs {
+  const int8_t* tokens;  // [rows, inputs] contiguous
+  const float* token_scale;
+  const int8_t* weight;
+  int64_t weight_stride;
+  const float* channel_scale;
+  const float* bias;  // or null
+  Rows residual;      // [s, t, outputs], or null
+  Modulation gate;    // [s, f, outputs], or null; only with a residual
+  void* out;          // [rows, outputs] contiguous
+  int64_t rows;
+  int64_t inputs;
+  int64_t outputs;
+  int64_t tokens_per_slot;
+  int64_t tokens_per_frame;
+  DType dtype;
+};
+
+// Keys of whole pages to int8: the mean over the page's tokens is taken off, each token and head has a scale.
+struct QuantizeKeyPagesArgs {
+  Pages source, data;
+  const int32_t* page_ids;      // [m]
+  const int32_t* page_lengths;  // [m]
+  float* scale;                 // [p, n, h] contiguous
+  float* mean;                  // [p, h, d] contiguous
+  int64_t page_tokens;
+  int64_t heads;
+  int64_t head_dim;
+  DType dtype;
+};
+
+struct PagedAttentionInt8Args {
+  PagedAttentionArgs base;  // k_pages are int8
+  const float* k_scale;     // [p, n, h] contiguous
+  const float* k_mean;      // [p, h, d] contiguous
+  int64_t page_tokens;
+};
+
 // Each function works on the items [begin, end); items are independent of one another.
 struct Kernels {
   const char* name;
@@ -146,12 +228,31 @@ struct Kernels {
   // items: (slot, head, query block)
   void (*paged_attention)(const PagedAttentionArgs&, int64_t begin, int64_t end, float* scratch);
   int64_t (*paged_attention_scratch)(const PagedAttentionArgs&);  // floats
+  // items: rows
+  void (*gelu)(const GeluArgs&, int64_t begin, int64_t end);
+  // items: (slot, channel, frame)
+  void (*renoise_step)(const RenoiseStepArgs&, int64_t begin, int64_t end);
+  // items: rows; scratch of `dim` floats
+  void (*quantize)(const QuantizeArgs&, int64_t begin, int64_t end, float* scratch);
+  // items: tokens of all slots; scratch of `dim` floats
+  void (*layer_norm_modulate_quantize)(const LayerNormModulateQuantizeArgs&, int64_t begin, int64_t end,
+                                       float* scratch);
+  // items: (column chunk, row block), see int8_linear_items
+  void (*int8_linear)(const Int8LinearArgs&, int64_t begin, int64_t end, float* scratch);
+  int64_t (*int8_linear_items)(const Int8LinearArgs&);
+  int64_t (*int8_linear_scratch)(const Int8LinearArgs&);  // floats
+  // items: (page, head)
+  void (*quantize_key_pages)(const QuantizeKeyPagesArgs&, int64_t begin, int64_t end, float* scratch);
+  // items: (slot, head, query block)
+  void (*paged_attention_int8)(const PagedAttentionInt8Args&, int64_t begin, int64_t end, float* scratch);
+  int64_t (*paged_attention_int8_scratch)(const PagedAttentionInt8Args&);  // floats
 };
 
 const Kernels& portable_kernels();
 #if defined(WAVECORE_HAVE_X86)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+const Kernels& avx512_vnni_kernels();
 #endif
 
 }  // namespace wavecore

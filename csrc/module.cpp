@@ -39,7 +39,14 @@ PYBIND11_MODULE(_native, module) {
       .def("rms_norm", &Operations::rms_norm)
       .def("qkv_page_write", &Operations::qkv_page_write)
       .def("rope_shift", &Operations::rope_shift)
-      .def("paged_attention", &Operations::paged_attention);
+      .def("paged_attention", &Operations::paged_attention)
+      .def("gelu", &Operations::gelu)
+      .def("renoise_step", &Operations::renoise_step)
+      .def("quantize_tokens", &Operations::quantize_tokens)
+      .def("layer_norm_modulate_quantize", &Operations::layer_norm_modulate_quantize)
+      .def("int8_linear", &Operations::int8_linear)
+      .def("quantize_key_pages", &Operations::quantize_key_pages)
+      .def("paged_attention_int8", &Operations::paged_attention_int8);
 
 #if defined(__linux__)
   wavecore::bind_scheduler(module);

@@ -1,11 +1,10 @@
 #include "ops.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <optional>
 #include <vector>
 
+#include "arguments.h"
 #include "cpu_features.h"
 #include "parallel.h"
 #include "tensor.h"
@@ -15,8 +14,6 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr int64_t kQueryBlock = 240;  // queries that share one packing of keys and values
-
 const Kernels& kernels_named(const std::string& name) {
   std::vector<std::string> supported = supported_instruction_sets();
   if (std::find(supported.begin(), supported.end(), name) == supported.end()) {
@@ -25,77 +22,11 @@ const Kernels& kernels_named(const std::string& name) {
     throw ArgumentError("WAVECORE_CPU", "one of " + list + " on this processor", "'" + name + "'");
   }
 #if defined(WAVECORE_HAVE_X86)
+  if (name == "avx512_vnni") return avx512_vnni_kernels();
   if (name == "avx512") return avx512_kernels();
   if (name == "avx2") return avx2_kernels();
 #endif
   return portable_kernels();
-}
-
-Modulation modulation(const Tensor& tensor) {
-  return {tensor.data(), tensor.stride(0), tensor.stride(1), tensor.dtype()};
-}
-
-Rows rows(const Tensor& tensor) { return {tensor.data(), tensor.stride(0), tensor.stride(1)}; }
-
-Pages pages(const Tensor& tensor) { return {tensor.data(), tensor.stride(0), tensor.stride(1), tensor.stride(2)}; }
-
-// [s, f, D] for x [s, t, D], in the dtype of x or float32.
-bool modulates(const Tensor& modulation, const Tensor& x) {
-  int64_t tokens = x.size(1), frames = modulation.size(1);
-  return modulation.is({x.size(0), Tensor::kAny, x.size(2)}) &&
-         (modulation.dtype() == x.dtype() || modulation.dtype() == DType::float32) &&
-         (tokens == 0 || (frames > 0 && tokens % frames == 0));
-}
-
-bool is_like(const Tensor& tensor, const Tensor& other, std::initializer_list<int64_t> sizes) {
-  return tensor.is(sizes) && tensor.dtype() == other.dtype();
-}
-
-bool is_ids(const Tensor& tensor, std::initializer_list<int64_t> sizes) {
-  return tensor.is(sizes) && tensor.dtype() == DType::int32;
-}
-
-std::string range(int64_t first, int64_t count, const char* what) {
-  return std::string(what) + " from " + std::to_string(first) + " to " + std::to_string(count - 1);
-}
-
-void check_page_ids(const char* name, const Tensor& ids, int64_t page_count) {
-  const int32_t* data = ids.data<const int32_t>();
-  for (int64_t i = 0; i < ids.elements(); ++i)
-    if (data[i] < -1 || data[i] >= page_count)
-      throw ArgumentError(name, range(-1, page_count, "page ids"), std::to_string(data[i]));
-}
-
-// Checks lengths, and ids of pages that are read; returns the keys of all slots.
-int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_count, int64_t page_tokens) {
-  const int32_t* ids = table.data<const int32_t>();
-  const int32_t* valid = lengths.data<const int32_t>();
-  int64_t keys = 0;
-  for (int64_t i = 0; i < table.elements(); ++i) {
-    if (valid[i] < 0 || valid[i] > page_tokens)
-      throw ArgumentError("page_lengths", range(0, page_tokens + 1, "lengths"), std::to_string(valid[i]));
-    if (valid[i] && (ids[i] < 0 || ids[i] >= page_count))
-      throw ArgumentError("page_table", range(0, page_count, "page ids") + " where the length is not 0",
-                          std::to_string(ids[i]));
-    keys += valid[i];
-  }
-  return keys;
-}
-
-// Memory for one thread, kept from call to call so that large blocks are not mapped and unmapped each time.
-float* thread_scratch(int64_t floats) {
-  thread_local std::unique_ptr<float, decltype(&std::free)> memory(nullptr, &std::free);
-  thread_local int64_t capacity = 0;
-  if (capacity < floats) {
-    size_t bytes = (static_cast<size_t>(floats) * sizeof(float) + 63) / 64 * 64;
-    memory.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    if (!memory) {
-      capacity = 0;
-      throw std::bad_alloc();
-    }
-    capacity = floats;
-  }
-  return memory.get();
 }
 
 }  // namespace
@@ -139,6 +70,35 @@ void Operations::rms_norm(py::handle x_, py::handle weight_, py::handle out_, do
   py::gil_scoped_release release;
   parallel_for(x.size(0), double(x.size(1)), threads,
                [&](int64_t begin, int64_t end) { kernels_->rms_norm(args, begin, end); });
+}
+
+void Operations::gelu(py::handle x_, py::handle out_, int threads) const {
+  Tensor x = Tensor::rows(x_), out = Tensor::rows(out_);
+  require(x.is_floating());
+  if (x.elements() == 0) return;
+  GeluArgs args{x.data(), x.stride(0), out.data(), x.size(1), x.dtype()};
+  py::gil_scoped_release release;
+  parallel_for(x.size(0), 4.0 * double(x.size(1)), threads,
+               [&](int64_t begin, int64_t end) { kernels_->gelu(args, begin, end); });
+}
+
+void Operations::renoise_step(py::handle x_, py::handle velocity_, py::handle noise_, py::handle sigma_,
+                              py::handle next_sigma_, py::handle x0_, py::handle noised_, int threads) const {
+  Tensor x = Tensor::contiguous(x_, 5), velocity = Tensor::contiguous(velocity_, 5);
+  Tensor noise = Tensor::contiguous(noise_, 5);
+  Tensor sigma = Tensor::float32(sigma_, 2, DType::float32), next = Tensor::float32(next_sigma_, 2, DType::float32);
+  Tensor x0 = Tensor::output(x0_, 5), noised = Tensor::output(noised_, 5);
+  int64_t slots = x.size(0), channels = x.size(1), frames = x.size(2);
+  auto sizes = {slots, channels, frames, x.size(3), x.size(4)};
+  require(x.is_floating() && is_like(velocity, x, sizes) && is_like(noise, x, sizes));
+  require(sigma.is({slots, frames}) && next.is({slots, frames}));
+  if (x.elements() == 0) return;
+  RenoiseStepArgs args{x.data(),  velocity.data(), noise.data(), sigma.data<const float>(), next.data<const float>(),
+                       x0.data(), noised.data(),   channels,     frames,                    x.size(3) * x.size(4),
+                       x.dtype()};
+  py::gil_scoped_release release;
+  parallel_for(slots * channels * frames, 2.0 * double(args.plane), threads,
+               [&](int64_t begin, int64_t end) { kernels_->renoise_step(args, begin, end); });
 }
 
 void Operations::qkv_page_write(py::handle q_, py::handle k_, py::handle v_, py::handle q_weight_,
@@ -248,7 +208,7 @@ void Operations::paged_attention(py::handle q_, py::handle k_pages_, py::handle 
   int64_t keys = check_context(table, lengths, k_pages.size(0), k_pages.size(1));
   float* lse = lse_.is_none() ? nullptr : Tensor::output(lse_, 3).data<float>();
   if (q.elements() == 0) return;
-  int64_t blocks = (queries + kQueryBlock - 1) / kQueryBlock;
+  int64_t blocks = query_blocks(queries);
   PagedAttentionArgs args{q.data(),
                           q.stride(0),
                           q.stride(1),

@@ -10,7 +10,7 @@ struct TorchNames {
   py::object data_ptr = py::str("data_ptr"), shape = py::str("shape"), stride = py::str("stride");
   py::object dtype = py::str("dtype"), is_cpu = py::str("is_cpu"), contiguous = py::str("contiguous");
   py::object to_float = py::str("float");
-  py::object float32, bfloat16, float16, int32;
+  py::object float32, bfloat16, float16, int32, int8;
 
   TorchNames() {
     py::module_ torch = py::module_::import("torch");
@@ -18,6 +18,7 @@ struct TorchNames {
     bfloat16 = torch.attr("bfloat16");
     float16 = torch.attr("float16");
     int32 = torch.attr("int32");
+    int8 = torch.attr("int8");
   }
 };
 
@@ -63,6 +64,8 @@ Tensor::Tensor(py::object tensor) : owner_(std::move(tensor)) {
     dtype_ = DType::float16;
   else if (dtype.is(torch.int32))
     dtype_ = DType::int32;
+  else if (dtype.is(torch.int8))
+    dtype_ = DType::int8;
   else
     throw Mismatch();
   require(attribute(owner_, torch.is_cpu).ptr() == Py_True);
@@ -82,6 +85,15 @@ Tensor Tensor::input(py::handle tensor, int rank) {
 Tensor Tensor::contiguous(py::handle tensor, int rank) {
   Tensor view(tensor, rank);
   return view.is_contiguous() ? view : Tensor(call(tensor, names().contiguous));
+}
+
+Tensor Tensor::contiguous_flat(py::handle tensor) {
+  Tensor view(py::reinterpret_borrow<py::object>(tensor));
+  if (!view.is_contiguous()) view = Tensor(call(tensor, names().contiguous));
+  view.sizes_[0] = view.elements();
+  view.strides_[0] = 1;
+  view.rank_ = 1;
+  return view;
 }
 
 Tensor Tensor::float32(py::handle tensor, int rank, DType other) {

@@ -29,7 +29,7 @@ inline void require(bool fits) {
 
 class Tensor {
  public:
-  static constexpr int kMaxRank = 4;
+  static constexpr int kMaxRank = 5;
   static constexpr int64_t kAny = -1;
 
   // To read: brought to a last stride of 1 if need be, by a copy that this object owns.
@@ -38,6 +38,8 @@ class Tensor {
   static Tensor rows(pybind11::handle tensor);
   // To read, wholly contiguous: for small tables and rotations.
   static Tensor contiguous(pybind11::handle tensor, int rank);
+  // To read, wholly contiguous, as one dimension.
+  static Tensor contiguous_flat(pybind11::handle tensor);
   // To read as contiguous float32: for weights, which are of dtype `other` or float32.
   static Tensor float32(pybind11::handle tensor, int rank, DType other);
   // To write in place: the last stride has to be 1.
@@ -51,16 +53,16 @@ class Tensor {
   int64_t size(int axis) const { return sizes_[axis]; }
   int64_t stride(int axis) const { return strides_[axis]; }
   int64_t elements() const;
-  bool is_floating() const { return dtype_ != DType::int32; }
+  bool is_floating() const { return dtype_ < DType::int32; }
   // Whether the sizes are these; kAny fits every size.
   bool is(std::initializer_list<int64_t> sizes) const;
+  bool is_contiguous() const;
 
  private:
   explicit Tensor(pybind11::object tensor);
   Tensor(pybind11::handle tensor, int rank);
   bool merge_rows();
   bool rows_are_dense() const { return rank_ == 0 || strides_[rank_ - 1] == 1 || sizes_[rank_ - 1] <= 1; }
-  bool is_contiguous() const;
 
   pybind11::object owner_;
   void* data_ = nullptr;

@@ -21,6 +21,22 @@ def _modulation_row(base, slot, frame, slot_stride, frame_stride, columns, mask)
 
 
 @triton.jit
+def layer_norm_modulate_row(
+    x, shift, scale, item, tokens, tokens_per_frame, dim, eps,
+    x_slot, x_token, shift_slot, shift_frame, scale_slot, scale_frame, columns, mask,
+):  # fmt: skip
+    """Row `item` of all slots, normed and modulated, in float32."""
+    slot, token = item // tokens, item % tokens
+    frame = token // tokens_per_frame
+    row = tl.load(x + slot * x_slot + token * x_token + columns, mask, other=0).to(tl.float32)
+    centred = tl.where(mask, row - tl.sum(row) / dim, 0)
+    normed = centred * tl.rsqrt(tl.sum(centred * centred) / dim + eps)
+    weight = 1 + _modulation_row(scale, slot, frame, scale_slot, scale_frame, columns, mask)
+    bias = _modulation_row(shift, slot, frame, shift_slot, shift_frame, columns, mask)
+    return normed * weight + bias
+
+
+@triton.jit
 def layer_norm_modulate_kernel(
     x, shift, scale, out,
     tokens, tokens_per_frame, dim, eps,
@@ -28,16 +44,13 @@ def layer_norm_modulate_kernel(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
-    slot, token = item // tokens, item % tokens
-    frame = token // tokens_per_frame
     columns = tl.arange(0, BLOCK)
     mask = columns < dim
-    row = tl.load(x + slot * x_slot + token * x_token + columns, mask, other=0).to(tl.float32)
-    centred = tl.where(mask, row - tl.sum(row) / dim, 0)
-    normed = centred * tl.rsqrt(tl.sum(centred * centred) / dim + eps)
-    weight = 1 + _modulation_row(scale, slot, frame, scale_slot, scale_frame, columns, mask)
-    bias = _modulation_row(shift, slot, frame, shift_slot, shift_frame, columns, mask)
-    tl.store(out + item * dim + columns, normed * weight + bias, mask)
+    row = layer_norm_modulate_row(
+        x, shift, scale, item, tokens, tokens_per_frame, dim, eps,
+        x_slot, x_token, shift_slot, shift_frame, scale_slot, scale_frame, columns, mask,
+    )  # fmt: skip
+    tl.store(out + item * dim + columns, row, mask)
 
 
 @triton.jit

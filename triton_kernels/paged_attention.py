@@ -2,7 +2,9 @@
 
 One program handles a tile of query rows of one head of one slot. Pages are read in place, in blocks of keys
 that never cross a page; rows behind the valid length of a page are masked when loaded, keys and values both,
-since a NaN there would survive a product with zero.
+since a NaN there would survive a product with zero. Keys are of the dtype of the queries or int8
+(`INT8`, see quantize.py): so is the query then, and its product with the mean key of a page is added to the
+scores. Where the memory layout allows it, Hopper and later run `paged_attention_tma` instead.
 """
 
 from __future__ import annotations
@@ -12,19 +14,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .attention_step import LOG2_E, attention_step, finish, quantised_query
 from .launch import OPTIONS, dense_rows, on_device
-
-LOG2_E = 1.4426950408889634
+from .paged_attention_tma import paged_attention_tma, takes_tma
 
 
 @triton.jit
 def paged_attention_kernel(
-    q, k_pages, v_pages, page_table, page_lengths, out, lse,
-    queries, tiles, heads, entries, pages, head_dim, scale,
+    q, k_pages, v_pages, q_scale, k_scale, offsets, page_table, page_lengths, out, lse,
+    queries, tiles, heads, entries, pages, page_tokens, head_dim, scale,
     q_slot, q_token, q_head,
     k_page_stride, k_token_stride, k_head_stride,
     v_page_stride, v_token_stride, v_head_stride,
-    LSE: tl.constexpr, PRECISION: tl.constexpr,
+    INT8: tl.constexpr, LSE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
@@ -38,6 +40,8 @@ def paged_attention_kernel(
         row_mask[:, None] & dim_mask[None, :],
         other=0,
     )
+    if INT8:
+        row_scale = tl.load(q_scale + (slot * queries + rows) * heads + head, row_mask, other=0)
     high = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -45,8 +49,13 @@ def paged_attention_kernel(
         length = tl.load(page_lengths + slot * entries + entry)
         page = tl.load(page_table + slot * entries + entry).to(tl.int64)
         tl.device_assert((length <= 0) | ((page >= 0) & (page < pages)), "page_table out of range")
+        page = tl.where(length > 0, page, 0)
         k_base = k_pages + page * k_page_stride + head * k_head_stride
         v_base = v_pages + page * v_page_stride + head * v_head_stride
+        if INT8:
+            offset = tl.load(
+                offsets + ((slot * entries + entry) * heads + head) * queries + rows, row_mask, other=0
+            )
         for start in range(0, length, BLOCK_N):
             key = start + keys
             valid = key < length
@@ -56,27 +65,24 @@ def paged_attention_kernel(
                 valid[None, :] & dim_mask[:, None],
                 other=0,
             )
-            scores = tl.dot(query, k, input_precision=PRECISION) * scale
+            if INT8:
+                factor = tl.load(k_scale + (page * page_tokens + token) * heads + head, valid, other=0)
+                product = tl.dot(query, k, out_dtype=tl.int32).to(tl.float32)
+                scores = product * row_scale[:, None] * factor[None, :] + offset[:, None]
+            else:
+                scores = tl.dot(query, k, input_precision=PRECISION) * scale
+            # A block holds at least one valid key, so the running maximum is finite from here on.
             scores = tl.where(valid[None, :], scores, float("-inf"))
-            # A block holds at least one valid key, so the maximum is finite from here on.
-            highest = tl.maximum(high, tl.max(scores, 1))
-            p = tl.exp2(scores - highest[:, None])
-            decay = tl.exp2(high - highest)
-            total = total * decay + tl.sum(p, 1)
             v = tl.load(
                 v_base + token[:, None] * v_token_stride + dims[None, :],
                 valid[:, None] & dim_mask[None, :],
                 other=0,
             )
-            acc = acc * decay[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
-            high = highest
+            high, total, acc = attention_step(scores, v, high, total, acc, PRECISION)
     place = (slot * queries + rows) * heads + head
-    empty = total == 0
-    acc = acc / tl.where(empty, 1.0, total)[:, None]
-    out_mask = row_mask[:, None] & dim_mask[None, :]
-    tl.store(out + place[:, None] * head_dim + dims[None, :], acc, out_mask)
+    acc, natural = finish(high, total, acc)
+    tl.store(out + place[:, None] * head_dim + dims[None, :], acc, row_mask[:, None] & dim_mask[None, :])
     if LSE:
-        natural = (high + tl.log2(tl.where(empty, 1.0, total))) * 0.6931471805599453
         tl.store(lse + place, natural, row_mask)
 
 
@@ -97,18 +103,33 @@ def tile_shape(
 
 
 def paged_attention(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float,
+    quantised: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Attention of q [s, tq, h, d] to the pages [p, n, h, d] that page_table [s, m] lists."""
-    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, None)
+    """Attention of q [s, tq, h, d] to the pages [p, n, h, d] that page_table [s, m] lists.
+
+    With `quantised`, the scale [p, n, h] and mean [p, h, d] of int8 keys.
+    """
+    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, None, quantised)
 
 
 def paged_attention_lse(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float,
+    quantised: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same, with the log-sum-exp [s, tq, h] of the scores."""
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, lse), lse
+    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, lse, quantised), lse
 
 
 def _launch(
@@ -119,22 +140,38 @@ def _launch(
     page_lengths: Tensor,
     scale: float,
     lse: Tensor | None,
+    quantised: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
-    q, k_pages, v_pages = dense_rows(q), dense_rows(k_pages), dense_rows(v_pages)
+    q, page_table, page_lengths = dense_rows(q), page_table.contiguous(), page_lengths.contiguous()
+    capability = torch.cuda.get_device_capability(q.device)[0] if q.is_cuda else 0
+    if capability >= 9 and takes_tma(q, k_pages, v_pages):
+        paged_attention_tma(q, k_pages, v_pages, page_table, page_lengths, scale, out, lse, quantised)
+        return out
+    k_pages, v_pages = dense_rows(k_pages), dense_rows(v_pages)
     slots, queries, heads, head_dim = q.shape
-    hopper = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] == 9
-    block_m, block_n, block_d, num_warps = tile_shape(queries, k_pages.shape[1], head_dim, q.dtype, hopper)
+    block_m, block_n, block_d, num_warps = tile_shape(
+        queries, k_pages.shape[1], head_dim, q.dtype, capability == 9
+    )
+    if quantised:
+        block_n, block_d = max(block_n, 32), max(block_d, 32)  # the depth that integer products want
+    row_scale = k_scale = offsets = q
+    if quantised:
+        q, row_scale, k_scale, offsets = quantised_query(
+            q, page_table, page_lengths, *quantised, scale * LOG2_E
+        )
     tiles = triton.cdiv(queries, block_m)
     with on_device(q):
         paged_attention_kernel[(slots * heads * tiles,)](
-            q, k_pages, v_pages, page_table.contiguous(), page_lengths.contiguous(), out,
+            q, k_pages, v_pages, row_scale, k_scale, offsets, page_table, page_lengths, out,
             out if lse is None else lse,
-            queries, tiles, heads, page_table.shape[1], k_pages.shape[0], head_dim, scale * LOG2_E,
+            queries, tiles, heads, page_table.shape[1], k_pages.shape[0], k_pages.shape[1], head_dim,
+            scale * LOG2_E,
             *q.stride()[:3], *k_pages.stride()[:3], *v_pages.stride()[:3],
-            LSE=lse is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+            INT8=quantised is not None, LSE=lse is not None,
+            PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
             BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
             num_warps=num_warps, num_stages=2, **OPTIONS,
         )  # fmt: skip

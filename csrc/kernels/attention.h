@@ -14,23 +14,7 @@ constexpr int64_t kPanel = kVectors * W;  // keys of a score panel
 constexpr int64_t kKeyBlock = 192;        // keys and values of 128 floats of a block fit a second-level cache of 512 KB
 static_assert(kKeyBlock % kPanel == 0, "a block is whole panels");
 
-inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.69314718055994530942f;
-
-// 2^x for x <= 0, relative error below 2e-7 (minimax polynomial of degree 5); at least 2^-126, NaN stays NaN.
-inline V exp2_negative(V x) {
-  V f;
-  V scale = split_exponent(maximum(set1(-126.0f), x), f);
-  V p = set1(0x1.5c08b0p-10f);
-  p = fma(p, f, set1(0x1.3d0c48p-7f));
-  p = fma(p, f, set1(0x1.c6b6e6p-5f));
-  p = fma(p, f, set1(0x1.ebf918p-3f));
-  p = fma(p, f, set1(0x1.62e428p-1f));
-  p = fma(p, f, set1(0x1.000002p+0f));
-  return p * scale;
-}
 
 struct AttentionScratch {
   float* q;       // [rows][d], scaled
@@ -208,6 +192,32 @@ inline float softmax_row(float* scores, int64_t keys, float& running_max, float&
   return decay;
 }
 
+// Softmax of kRows rows of scores, and their values added to what came before.
+inline void weigh_values(float* scores, int64_t keys, const float* v, int64_t padded, float* max, float* sum,
+                         float* out) {
+  float decay[kRows];
+  for (int r = 0; r < kRows; ++r) decay[r] = softmax_row(scores + r * kKeyBlock, keys, max[r], sum[r]);
+  int64_t at = 0;
+  for (; at + kVectors * W <= padded; at += kVectors * W)
+    value_tile<kVectors>(scores, decay, v + at, keys, padded, out + at);
+  for (; at < padded; at += W) value_tile<1>(scores, decay, v + at, keys, padded, out + at);
+}
+
+// Rows of a head to the output, and their log-sum-exp.
+template <typename T>
+inline void store_attention(const PagedAttentionArgs& a, int64_t slot, int64_t head, int64_t first, int64_t rows,
+                            const float* out, const float* max, const float* sum) {
+  int64_t padded = round_up(a.head_dim, W);
+  for (int64_t r = 0; r < rows; ++r) {
+    int64_t place = (slot * a.queries + first + r) * a.heads + head;
+    V inverse = set1(sum[r] == 0.0f ? 0.0f : 1.0f / sum[r]);
+    for_vectors(a.head_dim, [&](int64_t at, int64_t width) {
+      store_some(static_cast<T*>(a.out) + place * a.head_dim + at, load(out + r * padded + at) * inverse, width);
+    });
+    if (a.lse) a.lse[place] = (max[r] + __builtin_log2f(sum[r])) * kLn2;
+  }
+}
+
 template <typename T>
 void paged_attention_item(const PagedAttentionArgs& a, int64_t item, const AttentionScratch& s) {
   int64_t blocks = (a.queries + a.query_block - 1) / a.query_block;
@@ -241,25 +251,11 @@ void paged_attention_item(const PagedAttentionArgs& a, int64_t item, const Atten
       int64_t row = tile * kRows;
       for (int64_t key = 0; key < keys; key += kPanel)
         score_tile(s.q + row * dim, s.k + key * dim, dim, s.scores + key);
-      float decay[kRows];
-      for (int r = 0; r < kRows; ++r)
-        decay[r] = softmax_row(s.scores + r * kKeyBlock, keys, s.max[row + r], s.sum[row + r]);
-      int64_t at = 0;
-      for (; at + kVectors * W <= padded; at += kVectors * W)
-        value_tile<kVectors>(s.scores, decay, s.v + at, keys, padded, s.out + row * padded + at);
-      for (; at < padded; at += W)
-        value_tile<1>(s.scores, decay, s.v + at, keys, padded, s.out + row * padded + at);
+      weigh_values(s.scores, keys, s.v, padded, s.max + row, s.sum + row, s.out + row * padded);
     }
   }
 
-  for (int64_t r = 0; r < rows; ++r) {
-    int64_t place = (slot * a.queries + first + r) * a.heads + head;
-    V inverse = set1(s.sum[r] == 0.0f ? 0.0f : 1.0f / s.sum[r]);
-    for_vectors(dim, [&](int64_t at, int64_t width) {
-      store_some(static_cast<T*>(a.out) + place * dim + at, load(s.out + r * padded + at) * inverse, width);
-    });
-    if (a.lse) a.lse[place] = (s.max[r] + __builtin_log2f(s.sum[r])) * kLn2;
-  }
+  store_attention<T>(a, slot, head, first, rows, s.out, s.max, s.sum);
 }
 
 inline void paged_attention(const PagedAttentionArgs& a, int64_t begin, int64_t end, float* base) {

@@ -39,6 +39,36 @@ inline __attribute__((always_inline)) void store_some(T* p, V v, int64_t count) 
     store_part(p, v, count);
 }
 
+inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// NaN stays NaN.
+inline V absolute(V v) { return maximum(v, zero() - v); }
+
+constexpr float kLog2E = 1.44269504088896340736f;
+
+// 2^x for x <= 0, relative error below 2e-7 (minimax polynomial of degree 5); at least 2^-126, NaN stays NaN.
+inline V exp2_negative(V x) {
+  V f;
+  V scale = split_exponent(maximum(set1(-126.0f), x), f);
+  V p = set1(0x1.5c08b0p-10f);
+  p = fma(p, f, set1(0x1.3d0c48p-7f));
+  p = fma(p, f, set1(0x1.c6b6e6p-5f));
+  p = fma(p, f, set1(0x1.ebf918p-3f));
+  p = fma(p, f, set1(0x1.62e428p-1f));
+  p = fma(p, f, set1(0x1.000002p+0f));
+  return p * scale;
+}
+
+// GELU by its tanh approximation, x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). The exponential of
+// the negative magnitude cannot overflow.
+inline V gelu(V x) {
+  V square = x * x;
+  V twice = x * fma(square, set1(2.0f * 0.7978845608028654f * 0.044715f), set1(2.0f * 0.7978845608028654f));
+  V magnitude = absolute(twice);
+  V e = exp2_negative(magnitude * set1(-kLog2E));
+  return x * where_negative(x, e, set1(1.0f)) / (set1(1.0f) + e);
+}
+
 inline float reciprocal_root(float x) { return 1.0f / __builtin_sqrtf(x); }
 
 // The first `count` lanes, zeros behind them.
@@ -84,6 +114,7 @@ inline void for_dtype(DType dtype, Body body) {
     case DType::float16:
       return body(static_cast<const fp16*>(nullptr));
     case DType::int32:
+    case DType::int8:
       return;
   }
 }

@@ -11,8 +11,8 @@ inline const M* modulation_row(const Modulation& m, int64_t slot, int64_t frame)
   return static_cast<const M*>(m.data) + slot * m.slot_stride + frame * m.frame_stride;
 }
 
-template <typename T, typename M>
-inline void layer_norm_modulate_row(const T* x, const M* shift, const M* scale, T* out, int64_t dim, float eps) {
+template <typename T, typename M, typename O>
+inline void layer_norm_modulate_row(const T* x, const M* shift, const M* scale, O* out, int64_t dim, float eps) {
   float mean = row_sum(dim, [&](int64_t at, int64_t count, V part) { return part + load_some(x + at, count); });
   mean /= float(dim);
   // The second pass reads the row from the first-level cache; one pass over sums of squares would cancel.

@@ -5,7 +5,7 @@
 
 #include "../kernels.h"
 
-namespace wavecore::avx2 {
+namespace wavecore::WAVECORE_ISA {
 
 constexpr int W = 8;
 constexpr int kRows = 6;  // 6 x 2 accumulators, two vectors of the right side and a broadcast fill 16 registers
@@ -66,6 +66,46 @@ inline V split_exponent(V x, V& fraction) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(power, 23));
 }
 
+// a where x is negative (the sign bit of NaN counts), else b.
+inline V where_negative(V x, V a, V b) { return _mm256_blendv_ps(b, a, x); }
+
+// The nearest integers, within int8.
+inline void store_rounded(int8_t* p, V v) {
+  __m256i wide = _mm256_cvtps_epi32(v);
+  __m128i narrow = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(narrow, narrow));
+}
+inline V load_integers(const int32_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+// Dot products of int8 numbers, which are widened to int16 for the pairwise multiply-add. With unsigned operands of
+// 8 bits the sum of a pair could saturate.
+typedef __m256i Sums;
+typedef int16_t Left;
+typedef int16_t Right;
+constexpr int kDot = 16;  // operands of a vector
+constexpr int kDotRows = 2;
+constexpr bool kLeftIsShifted = false;
+
+inline Sums no_sums() { return _mm256_setzero_si256(); }
+inline void widen_left(const int8_t* from, Left* to) {
+  __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_cvtepi8_epi16(narrow));
+}
+inline void widen_right(const int8_t* from, Right* to) { widen_left(from, to); }
+inline Sums load_operands(const int16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline Sums dot(Sums left, Sums right, Sums sums) {
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(left, right));
+}
+// Adds the totals of four vectors to four numbers.
+inline void add_totals(const Sums* parts, int32_t* out) {
+  __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(parts[0], parts[1]), _mm256_hadd_epi32(parts[2], parts[3]));
+  __m128i totals = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  __m128i* to = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(to, _mm_add_epi32(_mm_loadu_si128(to), totals));
+}
+
 inline void transpose(V* r) {
   V t[8];
 #pragma GCC unroll 8
@@ -88,4 +128,4 @@ inline void transpose(V* r) {
   }
 }
 
-}  // namespace wavecore::avx2
+}  // namespace wavecore::WAVECORE_ISA

@@ -5,7 +5,7 @@
 
 #include "../kernels.h"
 
-namespace wavecore::avx512 {
+namespace wavecore::WAVECORE_ISA {
 
 constexpr int W = 16;
 constexpr int kRows = 12;  // 12 x 2 accumulators of the 32 registers
@@ -58,6 +58,63 @@ inline V split_exponent(V x, V& fraction) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(power, 23));
 }
 
+// a where x is negative (the sign bit of NaN counts), else b.
+inline V where_negative(V x, V a, V b) { return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(x)), a); }
+
+// The nearest integers, within int8.
+inline void store_rounded(int8_t* p, V v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
+}
+inline V load_integers(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+
+// Dot products of int8 numbers.
+typedef __m512i Sums;
+constexpr int kDotRows = 4;
+inline Sums no_sums() { return _mm512_setzero_si512(); }
+
+#if defined(__AVX512VNNI__)
+// The instruction wants an unsigned left side: 128 is added to it, and what that adds to the sums is taken off.
+typedef uint8_t Left;
+typedef int8_t Right;
+constexpr int kDot = 64;  // operands of a vector
+constexpr bool kLeftIsShifted = true;
+
+inline Sums load_operands(const void* p) { return _mm512_loadu_si512(p); }
+inline void widen_left(const int8_t* from, Left* to) {
+  _mm512_storeu_si512(to, _mm512_xor_si512(_mm512_loadu_si512(from), _mm512_set1_epi8(-128)));
+}
+inline void widen_right(const int8_t* from, Right* to) { _mm512_storeu_si512(to, _mm512_loadu_si512(from)); }
+inline Sums shifted_zeros() { return _mm512_set1_epi8(-128); }
+inline Sums dot(Sums left, Sums right, Sums sums) { return _mm512_dpbusd_epi32(sums, left, right); }
+#else
+// Widened to int16 for the pairwise multiply-add.
+typedef int16_t Left;
+typedef int16_t Right;
+constexpr int kDot = 32;
+constexpr bool kLeftIsShifted = false;
+
+inline Sums load_operands(const int16_t* p) { return _mm512_loadu_si512(p); }
+inline void widen_left(const int8_t* from, Left* to) {
+  _mm512_storeu_si512(to, _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+}
+inline void widen_right(const int8_t* from, Right* to) { widen_left(from, to); }
+inline Sums dot(Sums left, Sums right, Sums sums) {
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(left, right));
+}
+#endif
+
+// Adds the totals of four vectors to four numbers.
+inline void add_totals(const Sums* parts, int32_t* out) {
+  __m256i halves[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    halves[i] = _mm256_add_epi32(_mm512_castsi512_si256(parts[i]), _mm512_extracti64x4_epi64(parts[i], 1));
+  __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(halves[0], halves[1]), _mm256_hadd_epi32(halves[2], halves[3]));
+  __m128i totals = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  __m128i* to = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(to, _mm_add_epi32(_mm_loadu_si128(to), totals));
+}
+
 inline void transpose(V* r) {
   // 4 x 4 blocks inside the 128-bit lanes, then the lanes themselves.
   V t[16];
@@ -87,4 +144,4 @@ inline void transpose(V* r) {
   }
 }
 
-}  // namespace wavecore::avx512
+}  // namespace wavecore::WAVECORE_ISA

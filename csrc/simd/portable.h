@@ -3,7 +3,7 @@
 
 #include "../kernels.h"
 
-namespace wavecore::portable {
+namespace wavecore::WAVECORE_ISA {
 
 constexpr int W = 4;          // floats in a vector
 constexpr int kRows = 6;      // register tile of a matrix product: rows
@@ -104,9 +104,39 @@ inline V split_exponent(V x, V& fraction) {
   return scale;
 }
 
+// a where x is negative, else b.
+inline V where_negative(V x, V a, V b) { return x < 0.0f ? a : b; }
+
+// The nearest integers, within int8. NaN becomes -127.
+inline void store_rounded(int8_t* p, V v) {
+  V high = zero() - maximum(zero() - maximum(v, set1(-127.0f)), set1(-127.0f));
+  for (int i = 0; i < W; ++i) p[i] = int8_t(__builtin_rintf(high[i]));
+}
+inline V load_integers(const int32_t* p) { return V{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
+
+// Dot products of int8 numbers, in floats: a sum of 1024 products of numbers up to 127 is exact.
+typedef V Sums;
+typedef float Left;
+typedef float Right;
+constexpr int kDot = 4;  // operands of a vector
+constexpr int kDotRows = 2;
+constexpr bool kLeftIsShifted = false;
+
+inline Sums no_sums() { return zero(); }
+inline void widen_left(const int8_t* from, Left* to) {
+  for (int i = 0; i < W; ++i) to[i] = from[i];
+}
+inline void widen_right(const int8_t* from, Right* to) { widen_left(from, to); }
+inline Sums load_operands(const float* p) { return load(p); }
+inline Sums dot(Sums left, Sums right, Sums sums) { return fma(left, right, sums); }
+// Adds the totals of four vectors to four numbers.
+inline void add_totals(const Sums* parts, int32_t* out) {
+  for (int i = 0; i < 4; ++i) out[i] += int32_t(sum(parts[i]));
+}
+
 inline void transpose(V* rows) {
   V a = rows[0], b = rows[1], c = rows[2], d = rows[3];
   for (int i = 0; i < W; ++i) rows[i] = V{a[i], b[i], c[i], d[i]};
 }
 
-}  // namespace wavecore::portable
+}  // namespace wavecore::WAVECORE_ISA

@@ -19,6 +19,7 @@ def samples() -> dict[str, tuple[torch._ops.OpOverload, tuple[object, ...]]]:
     write, plain = PageWrite(), PageWrite(unroped=False)
     pages = torch.randn(4, 5, 2, 8)
     ids = torch.tensor([1, 3], dtype=torch.int32)
+    packed, key_pages = ops.pack_int8(torch.randn(48, 48)), ops.empty_key_pages(4, 5, 2, 8)
     context = Context([[16, 3, 0], [0, 0, 0]]).arguments()
     finite = (*(tensor.nan_to_num() for tensor in context[:3]), *context[3:])
     for case in (write, plain):
@@ -38,6 +39,29 @@ def samples() -> dict[str, tuple[torch._ops.OpOverload, tuple[object, ...]]]:
             tuple(plain.arguments.values()),
         ),
         "rope_shift": (names.rope_shift.default, (pages, ids, pages.clone(), ids, rope_table(2, 5, 4))),
+        "gelu": (names.gelu.default, (x.transpose(0, 1),)),
+        "renoise_step": (
+            names.renoise_step.default,
+            (*torch.randn(3, 2, 3, 5, 4, 6).transpose(3, 4).unbind(0), *torch.rand(2, 2, 4).unbind(0)),
+        ),
+        "quantize_tokens": (names.quantize_tokens.default, (x.transpose(0, 1), True)),
+        "layer_norm_modulate_quantize": (
+            names.layer_norm_modulate_quantize.default,
+            (x, modulation, modulation, 1e-6),
+        ),
+        "int8_linear": (
+            names.int8_linear.default,
+            (*ops.quantize_tokens(x), *packed, None, y, modulation, torch.float32),
+        ),
+        "quantize_key_pages": (names.quantize_key_pages.default, (pages, ids, ids + 2, *key_pages)),
+        "paged_attention_int8": (
+            names.paged_attention_int8.default,
+            (pages[:2], *key_pages, pages, ids[:, None], ids[:, None], 0.2),
+        ),
+        "paged_attention_int8 with log-sum-exp": (
+            names.paged_attention_int8.lse,
+            (pages[:2], *key_pages, pages, ids[:, None], ids[:, None], 0.2),
+        ),
         "paged_attention": (names.paged_attention.default, (*finite, 0.2)),
         "paged_attention with log-sum-exp": (names.paged_attention.lse, (*finite, 0.2)),
     }

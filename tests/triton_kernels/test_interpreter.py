@@ -14,14 +14,20 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
-OPS = Path(__file__).parents[1] / "ops"
+TESTS = Path(__file__).parents[1]
 FILES = (
-    "layer_norm_modulate",
-    "gate_residual",
-    "rms_norm",
-    "qkv_page_write",
-    "rope_shift",
-    "paged_attention",
+    "ops/test_layer_norm_modulate.py",
+    "ops/test_gate_residual.py",
+    "ops/test_rms_norm.py",
+    "ops/test_gelu.py",
+    "ops/test_renoise_step.py",
+    "ops/test_qkv_page_write.py",
+    "ops/test_rope_shift.py",
+    "ops/test_paged_attention.py",
+    "ops/test_quantize_tokens.py",
+    "ops/test_int8_linear.py",
+    "ops/test_paged_attention_int8.py",
+    "triton_kernels/test_paged_attention_tma.py",
 )
 
 
@@ -33,7 +39,7 @@ def test_operation(name: str) -> None:
             "-m",
             "pytest",
             "-q",
-            str(OPS / f"test_{name}.py"),
+            str(TESTS / name),
             "-k",
             "triton and not bfloat16 and not thousand and not 32_bits",
         ],

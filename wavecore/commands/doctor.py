@@ -113,8 +113,7 @@ def _operations() -> dict[str, Any]:
     found: dict[str, Any] = {"selected": ops.backend()}
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
         try:
-            module = selected.of(torch.empty(0, device=device)).__name__.rpartition(".")[2]
-            runs = {"eager": "torch"}.get(module, module)
+            runs = selected.of(torch.empty(0, device=device)).backend
         except WavecoreError as error:
             runs = f"none: {error}"
         if runs == "native":

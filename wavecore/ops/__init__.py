@@ -9,20 +9,45 @@ Arithmetic is in float32 at least. A wrong argument raises `wavecore.errors.Usag
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from wavecore.errors import UsageError
 from wavecore.ops import eager
 from wavecore.ops.backend import BACKENDS, selected
+from wavecore.ops.int8 import (
+    PackedInt8,
+    QuantizedKeyPages,
+    QuantizedTokens,
+    empty_key_pages,
+    int8_linear,
+    layer_norm_modulate_quantize,
+    pack_int8,
+    paged_attention_int8,
+    quantize_key_pages,
+    quantize_tokens,
+)
 from wavecore.ops.library import LIBRARY
 
 __all__ = [
     "BACKENDS",
+    "PackedInt8",
+    "QuantizedKeyPages",
+    "QuantizedTokens",
     "backend",
+    "empty_key_pages",
     "gate_residual",
+    "gelu",
+    "int8_linear",
     "layer_norm_modulate",
+    "layer_norm_modulate_quantize",
+    "pack_int8",
     "paged_attention",
+    "paged_attention_int8",
     "qkv_page_write",
+    "quantize_key_pages",
+    "quantize_tokens",
+    "renoise_step",
     "rms_norm",
     "rope_shift",
     "set_backend",
@@ -34,6 +59,8 @@ _ops = getattr(torch.ops, LIBRARY.ns)
 _layer_norm_modulate = _ops.layer_norm_modulate.default
 _gate_residual = _ops.gate_residual.default
 _rms_norm = _ops.rms_norm.default
+_gelu = _ops.gelu.default
+_renoise_step = _ops.renoise_step.default
 _qkv_page_write = _ops.qkv_page_write.default
 _rope_shift = _ops.rope_shift.default
 _paged_attention = _ops.paged_attention.default
@@ -150,6 +177,45 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if _needs_gradient(x, weight):
         return eager.rms_norm(x, weight, eps)
     return _rms_norm(x, weight, eps)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU by its tanh approximation, as Wan 2.1 has it in its feed-forward.
+
+    Differentiable (in PyTorch code) where a gradient is asked for.
+
+    Parameters
+    ----------
+    x : Tensor [..., D]
+        Input.
+
+    Returns
+    -------
+    Tensor [..., D]
+    """
+    if _needs_gradient(x):
+        return F.gelu(x, approximate="tanh")
+    return _gelu(x)
+
+
+def renoise_step(
+    x: Tensor, velocity: Tensor, noise: Tensor, sigma: Tensor, next_sigma: Tensor
+) -> tuple[Tensor, Tensor]:
+    """From one noise level to the next: ``x0 = x - sigma v``, then ``(1 - sigma') x0 + sigma' noise``.
+
+    Parameters
+    ----------
+    x, velocity, noise : Tensor [s, c, f, h, w]
+        Noisy latents, what the model predicts, and fresh noise.
+    sigma, next_sigma : Tensor float32 [s, f]
+        Share of noise of each latent frame, now and then.
+
+    Returns
+    -------
+    x0, noised : Tensor [s, c, f, h, w]
+        Estimate of the clean latents, and the latents of the next level, from the unrounded estimate.
+    """
+    return _renoise_step(x, velocity, noise, sigma, next_sigma)
 
 
 def qkv_page_write(

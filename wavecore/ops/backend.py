@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from types import ModuleType
+from types import SimpleNamespace
 
 from torch import Tensor
 
@@ -29,7 +29,7 @@ class Backends:
     """
 
     def __init__(self, name: str, instruction_set: str | None) -> None:
-        self._loaded: dict[str, ModuleType | str] = {}
+        self._loaded: dict[str, SimpleNamespace | str] = {}
         self._instruction_set = instruction_set
         self.select(name)
 
@@ -38,17 +38,17 @@ class Backends:
         if name not in BACKENDS:
             raise UsageError(f"backend: expected one of {', '.join(BACKENDS)}, got {name!r}")
         self.name = name
-        self._chosen: dict[str, ModuleType] = {}
+        self._chosen: dict[str, SimpleNamespace] = {}
 
-    def of(self, tensor: Tensor) -> ModuleType:
-        """Module that runs the operations on the device of `tensor`."""
+    def of(self, tensor: Tensor) -> SimpleNamespace:
+        """What runs the operations on the device of `tensor`: a function for each, and the name `backend`."""
         device = "cpu" if tensor.is_cpu else tensor.device.type
         chosen = self._chosen.get(device)
         if chosen is None:
             chosen = self._chosen[device] = self._choose(device)
         return chosen
 
-    def _choose(self, device: str) -> ModuleType:
+    def _choose(self, device: str) -> SimpleNamespace:
         if self.name in ("torch", "reference"):
             return self._load(self.name)
         wanted = {"cpu": "native", "cuda": "triton"}.get(device) if self.name == "auto" else self.name
@@ -74,11 +74,11 @@ class Backends:
             return str(error)
         return None
 
-    def _load(self, name: str) -> ModuleType:
+    def _load(self, name: str) -> SimpleNamespace:
         known = self._loaded.get(name)
         if known is None:
             try:
-                known = importlib.import_module("wavecore.ops." + {"torch": "eager"}.get(name, name))
+                known = _functions(name)
                 if name == "native":
                     known.select_instruction_set(self._instruction_set)
             except ImportError as error:
@@ -87,6 +87,16 @@ class Backends:
         if isinstance(known, str):
             raise ImportError(known)
         return known
+
+
+def _functions(name: str) -> SimpleNamespace:
+    """The functions of a backend, which lie in a module each for floating-point and int8 operations."""
+    file = {"torch": "eager"}.get(name, name)
+    modules = [importlib.import_module(f"wavecore.ops.{file}{part}") for part in ("", "_int8")]
+    return SimpleNamespace(
+        backend=name,
+        **{key: value for module in modules for key, value in vars(module).items() if callable(value)},
+    )
 
 
 selected = Backends(os.environ.get("WAVECORE_BACKEND", "auto"), os.environ.get("WAVECORE_CPU"))

@@ -13,10 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavecore.ops import checks
+from wavecore.ops import fakes
 from wavecore.ops.backend import selected
 
 _ATTENTION = "(Tensor q, Tensor k_pages, Tensor v_pages, Tensor page_table, Tensor page_lengths, float scale)"
+_INT8_ATTENTION = (
+    "(Tensor q, Tensor k_data, Tensor k_scale, Tensor k_mean, Tensor v_pages, Tensor page_table, "
+    "Tensor page_lengths, float scale)"
+)
 SCHEMAS = {
     "layer_norm_modulate": "(Tensor x, Tensor shift, Tensor scale, float eps) -> Tensor",
     "gate_residual": "(Tensor x, Tensor y, Tensor gate) -> Tensor",
@@ -28,6 +32,18 @@ SCHEMAS = {
     "Tensor rope) -> ()",
     "paged_attention": f"{_ATTENTION} -> Tensor",
     "paged_attention.lse": f"{_ATTENTION} -> (Tensor out, Tensor lse)",
+    "gelu": "(Tensor x) -> Tensor",
+    "renoise_step": "(Tensor x, Tensor velocity, Tensor noise, Tensor sigma, Tensor next_sigma) "
+    "-> (Tensor x0, Tensor noised)",
+    "quantize_tokens": "(Tensor x, bool gelu) -> (Tensor data, Tensor scale)",
+    "layer_norm_modulate_quantize": "(Tensor x, Tensor shift, Tensor scale, float eps) "
+    "-> (Tensor data, Tensor token_scale)",
+    "int8_linear": "(Tensor tokens, Tensor token_scale, Tensor weight, Tensor channel_scale, Tensor? bias, "
+    "Tensor? residual, Tensor? gate, ScalarType dtype) -> Tensor",
+    "quantize_key_pages": "(Tensor k_pages, Tensor page_ids, Tensor page_lengths, Tensor(a!) data, "
+    "Tensor(b!) scale, Tensor(c!) mean) -> ()",
+    "paged_attention_int8": f"{_INT8_ATTENTION} -> Tensor",
+    "paged_attention_int8.lse": f"{_INT8_ATTENTION} -> (Tensor out, Tensor lse)",
 }
 
 
@@ -41,79 +57,13 @@ def _implementation(schema: str) -> Callable[..., Any]:
     return run
 
 
-def _layer_norm_modulate_fake(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
-    checks.layer_norm_modulate(x, shift, scale)
-    return x.new_empty(x.shape)
-
-
-def _gate_residual_fake(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    checks.gate_residual(x, y, gate)
-    return x.new_empty(x.shape)
-
-
-def _rms_norm_fake(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    checks.rms_norm(x, weight)
-    return x.new_empty(x.shape)
-
-
-def _qkv_page_write_fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    q_weight: Tensor,
-    k_weight: Tensor,
-    rope: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    page_ids: Tensor,
-    eps: float,
-    unroped_pages: Tensor | None = None,
-    unroped_ids: Tensor | None = None,
-) -> Tensor:
-    checks.qkv_page_write(
-        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids
-    )
-    return q.new_empty((*q.shape[:2], *k_pages.shape[2:]))
-
-
-def _rope_shift_fake(
-    unroped_pages: Tensor, source_ids: Tensor, k_pages: Tensor, target_ids: Tensor, rope: Tensor
-) -> None:
-    checks.rope_shift(unroped_pages, source_ids, k_pages, target_ids, rope)
-
-
-def _paged_attention_fake(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
-) -> Tensor:
-    checks.paged_attention(q, k_pages, v_pages, page_table, page_lengths)
-    return q.new_empty(q.shape)
-
-
-def _paged_attention_lse_fake(
-    q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    out = _paged_attention_fake(q, k_pages, v_pages, page_table, page_lengths, scale)
-    return out, q.new_empty(q.shape[:3], dtype=torch.float32)
-
-
-_FAKES: dict[str, Callable[..., Any]] = {
-    "layer_norm_modulate": _layer_norm_modulate_fake,
-    "gate_residual": _gate_residual_fake,
-    "rms_norm": _rms_norm_fake,
-    "qkv_page_write": _qkv_page_write_fake,
-    "rope_shift": _rope_shift_fake,
-    "paged_attention": _paged_attention_fake,
-    "paged_attention.lse": _paged_attention_lse_fake,
-}
-
-
 def _register() -> torch.library.Library:
     library = torch.library.Library("wavecore", "DEF")
     for name, schema in SCHEMAS.items():
         library.define(name + schema)
         for key in ("CPU", "CUDA"):
             library.impl(name, _implementation(name), key)
-        torch.library.register_fake(f"wavecore::{name}", _FAKES[name], lib=library)
+        torch.library.register_fake(f"wavecore::{name}", getattr(fakes, name.replace(".", "_")), lib=library)
     return library
 
 

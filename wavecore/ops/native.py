@@ -12,37 +12,16 @@ from torch import Tensor
 
 from wavecore import _native
 from wavecore.ops import checks
-
-INSTRUCTION_SETS = tuple(_native.supported_instruction_sets())
-
-
-class _Kernels:
-    """The kernels of the selected instruction set."""
-
-    def __init__(self) -> None:
-        self.select(INSTRUCTION_SETS[-1])
-
-    def select(self, name: str) -> None:
-        self.operations = _native.Operations(name)
-
-
-_kernels = _Kernels()
-
-
-def select_instruction_set(name: str | None) -> None:
-    """Force an instruction set ("portable", "avx2", "avx512"), or take the fastest when None."""
-    _kernels.select(name or INSTRUCTION_SETS[-1])
-
-
-def instruction_set() -> str:
-    """Name of the instruction set in use."""
-    return _kernels.operations.instruction_set
+from wavecore.ops.native_kernels import INSTRUCTION_SETS as INSTRUCTION_SETS
+from wavecore.ops.native_kernels import instruction_set as instruction_set
+from wavecore.ops.native_kernels import kernels
+from wavecore.ops.native_kernels import select_instruction_set as select_instruction_set
 
 
 def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     try:
-        _kernels.operations.layer_norm_modulate(x, shift, scale, out, eps, torch.get_num_threads())
+        kernels.operations.layer_norm_modulate(x, shift, scale, out, eps, torch.get_num_threads())
     except _native.MismatchError:
         checks.layer_norm_modulate(x, shift, scale)
         raise
@@ -52,7 +31,7 @@ def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> 
 def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     try:
-        _kernels.operations.gate_residual(x, y, gate, out, torch.get_num_threads())
+        kernels.operations.gate_residual(x, y, gate, out, torch.get_num_threads())
     except _native.MismatchError:
         checks.gate_residual(x, y, gate)
         raise
@@ -62,7 +41,7 @@ def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     try:
-        _kernels.operations.rms_norm(x, weight, out, eps, torch.get_num_threads())
+        kernels.operations.rms_norm(x, weight, out, eps, torch.get_num_threads())
     except _native.MismatchError:
         checks.rms_norm(x, weight)
         raise
@@ -86,7 +65,7 @@ def qkv_page_write(
     tensors = (q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids)
     q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
     try:
-        _kernels.operations.qkv_page_write(*tensors, q_out, eps, torch.get_num_threads())
+        kernels.operations.qkv_page_write(*tensors, q_out, eps, torch.get_num_threads())
     except _native.MismatchError:
         checks.qkv_page_write(*tensors)
         raise
@@ -98,7 +77,7 @@ def rope_shift(
 ) -> None:
     tensors = (unroped_pages, source_ids, k_pages, target_ids, rope)
     try:
-        _kernels.operations.rope_shift(*tensors, torch.get_num_threads())
+        kernels.operations.rope_shift(*tensors, torch.get_num_threads())
     except _native.MismatchError:
         checks.rope_shift(*tensors)
         raise
@@ -132,7 +111,7 @@ def _attend(
     scale: float,
 ) -> None:
     try:
-        _kernels.operations.paged_attention(
+        kernels.operations.paged_attention(
             q, k_pages, v_pages, page_table, page_lengths, out, lse, scale, torch.get_num_threads()
         )
     except _native.MismatchError:

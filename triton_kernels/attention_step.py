@@ -1,0 +1,45 @@
+"""What both attention kernels share: a step of the online softmax, its end, and the query in int8."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .quantize import quantize_tokens
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def attention_step(scores, v, high, total, acc, PRECISION: tl.constexpr):
+    """Add a block of scores, in units of log 2, and its values."""
+    highest = tl.maximum(high, tl.max(scores, 1))
+    p = tl.exp2(scores - highest[:, None])
+    decay = tl.exp2(high - highest)
+    total = total * decay + tl.sum(p, 1)
+    acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+    return highest, total, acc
+
+
+@triton.jit
+def finish(high, total, acc):
+    """Weighted values (zero where there was no key), and the natural log-sum-exp of the scores."""
+    empty = total == 0
+    natural = (high + tl.log2(tl.where(empty, 1.0, total))) * 0.6931471805599453
+    return acc / tl.where(empty, 1.0, total)[:, None], natural
+
+
+def quantised_query(
+    q: Tensor, page_table: Tensor, page_lengths: Tensor, scale: Tensor, mean: Tensor, factor: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What the kernels need for int8 scores, in units of log 2.
+
+    Returns the query in int8 and the scale [s, tq, h] of its rows, `scale` of the keys made contiguous, and
+    the product of the unrounded query with the mean key of each page of the context, [s, m, h, tq].
+    """
+    data, row_scale = quantize_tokens(q, False)
+    pages = torch.where(page_lengths > 0, page_table, 0).long()
+    offsets = torch.einsum("sqhd,smhd->smhq", q.float(), mean[pages]) * factor
+    return data, row_scale * factor, scale.contiguous(), offsets.contiguous()

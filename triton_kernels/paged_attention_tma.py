@@ -1,0 +1,151 @@
+"""Attention over pages for Hopper and later: keys and values come through tensor descriptors (TMA).
+
+The grid is persistent: as many programs as multiprocessors, which
+step through a list of (slot, head, query tile). The slot of the longest context comes first, so that no long
+item is left for the end. Whole blocks of keys need no mask; the ragged end of a page is a block of its own, masked.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .attention_step import LOG2_E, attention_step, finish, quantised_query
+from .launch import OPTIONS, on_device
+
+HEAD_DIMS = (64, 128)
+BLOCK_M, BLOCK_N = 128, 64
+
+
+@triton.jit
+def paged_attention_tma_kernel(
+    q, k_rows, v_rows, q_scale, k_scale, offsets, page_table, page_lengths, order, out, lse,
+    queries, tiles, heads, entries, pages, page_tokens, items, scale,
+    q_slot, q_token, q_head,
+    INT8: tl.constexpr, LSE: tl.constexpr, SPECIALIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    dims = tl.arange(0, HEAD_DIM)
+    keys = tl.arange(0, BLOCK_N)
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
+        tile, head = item % tiles, item // tiles % heads
+        slot = tl.load(order + item // tiles // heads).to(tl.int64)
+        rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+        row_mask = rows < queries
+        query_rows = q + slot * q_slot + head * q_head + rows[:, None] * q_token
+        query = tl.load(query_rows + dims[None, :], row_mask[:, None], other=0)
+        if INT8:
+            row_scale = tl.load(q_scale + (slot * queries + rows) * heads + head, row_mask, other=0)
+        high = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+        for entry in range(entries):
+            length = tl.load(page_lengths + slot * entries + entry)
+            page = tl.load(page_table + slot * entries + entry)
+            tl.device_assert((length <= 0) | ((page >= 0) & (page < pages)), "page_table out of range")
+            page = tl.where(length > 0, page, 0)
+            first, column = page * page_tokens, head * HEAD_DIM
+            scales = k_scale + first.to(tl.int64) * heads + head
+            if INT8:
+                offset_row = offsets + ((slot * entries + entry) * heads + head) * queries
+                offset = tl.load(offset_row + rows, row_mask, other=0)
+            whole = length // BLOCK_N * BLOCK_N
+            for start in tl.range(0, whole, BLOCK_N, warp_specialize=SPECIALIZE):
+                k = k_rows.load([first + start, column])
+                if INT8:
+                    factor = tl.load(scales + (start + keys) * heads)
+                    product = tl.dot(query, k.T, out_dtype=tl.int32).to(tl.float32)
+                    scores = product * row_scale[:, None] * factor[None, :] + offset[:, None]
+                else:
+                    scores = tl.dot(query, k.T) * scale
+                v = v_rows.load([first + start, column])
+                high, total, acc = attention_step(scores, v, high, total, acc, "tf32")
+            if whole < length:
+                valid = whole + keys < length
+                k = k_rows.load([first + whole, column])
+                if INT8:
+                    factor = tl.load(scales + (whole + keys) * heads, valid, other=0)
+                    product = tl.dot(query, k.T, out_dtype=tl.int32).to(tl.float32)
+                    scores = product * row_scale[:, None] * factor[None, :] + offset[:, None]
+                else:
+                    scores = tl.dot(query, k.T) * scale
+                scores = tl.where(valid[None, :], scores, float("-inf"))
+                v = v_rows.load([first + whole, column])
+                v = tl.where(valid[:, None], v, 0.0)
+                high, total, acc = attention_step(scores, v, high, total, acc, "tf32")
+        place = (slot * queries + rows) * heads + head
+        acc, natural = finish(high, total, acc)
+        tl.store(out + place[:, None] * HEAD_DIM + dims[None, :], acc, row_mask[:, None])
+        if LSE:
+            tl.store(lse + place, natural, row_mask)
+
+
+def takes_tma(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> bool:
+    """Whether the pages are a dense matrix of tokens, in blocks that a page has room for, and two-byte."""
+    _, queries, _, head_dim = q.shape
+    return (
+        q.element_size() == 2
+        and head_dim in HEAD_DIMS
+        and queries >= BLOCK_M // 2
+        and k_pages.shape[0] * k_pages.shape[1] < 2**31
+        and k_pages.shape[1] >= BLOCK_N
+        and all(
+            pages.stride(3) == 1
+            and pages.stride(2) == head_dim
+            and pages.stride(0) == pages.shape[1] * pages.stride(1)
+            and pages.stride(1) * pages.element_size() % 16 == 0
+            and pages.data_ptr() % 16 == 0
+            for pages in (k_pages, v_pages)
+        )
+    )
+
+
+def paged_attention_tma(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float,
+    out: Tensor,
+    lse: Tensor | None,
+    quantised: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Fill out [s, tq, h, d] (and lse [s, tq, h]); `takes_tma` has to hold."""
+    slots, queries, heads, head_dim = q.shape
+    tiles = triton.cdiv(queries, BLOCK_M)
+    items = slots * heads * tiles
+    k_rows, v_rows = (
+        TensorDescriptor(
+            pages,
+            [pages.shape[0] * pages.shape[1], heads * head_dim],
+            [pages.stride(1), 1],
+            [BLOCK_N, head_dim],
+        )
+        for pages in (k_pages, v_pages)
+    )
+    row_scale = k_scale = offsets = q
+    if quantised:
+        q, row_scale, k_scale, offsets = quantised_query(
+            q, page_table, page_lengths, *quantised, scale * LOG2_E
+        )
+    order = page_lengths.sum(1).argsort(descending=True).int()
+    programs = items
+    if q.is_cuda:
+        programs = min(items, torch.cuda.get_device_properties(q.device).multi_processor_count)
+    with on_device(q) if q.is_cuda else nullcontext():
+        paged_attention_tma_kernel[(programs,)](
+            q, k_rows, v_rows, row_scale, k_scale, offsets, page_table, page_lengths, order, out,
+            out if lse is None else lse,
+            queries, tiles, heads, page_table.shape[1], k_pages.shape[0], k_pages.shape[1], items,
+            scale * LOG2_E,
+            *q.stride()[:3],
+            INT8=quantised is not None, LSE=lse is not None, SPECIALIZE=False,
+            BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, HEAD_DIM=head_dim,
+            num_warps=8, num_stages=3, **OPTIONS,
+        )  # fmt: skip
