@@ -211,6 +211,11 @@ class PageTable:
         """Give every page back."""
         self._drop(list(self._pages))
 
+    def used(self) -> tuple[list[int], list[int]]:
+        """Pages and un-roped pages in use, in an order that depends on the rounds alone."""
+        pages = [page for copies in self._pages.values() for ids in copies.values() for page in ids]
+        return pages, [page for ids in self._unroped.values() for page in ids]
+
     def write_ids(self, slot: Slot) -> list[int]:
         """Page for each latent frame that a slot writes."""
         return self._pages[slot.key][slot.frame_start]

@@ -1,0 +1,203 @@
+"""The ring: the same bits as one process, for every number of ranks and steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+import torch
+from support.models import HEIGHT, WIDTH, levels_of, text_features, tiny_dit
+
+from wavecore.cache import pages_needed
+from wavecore.errors import UsageError, WavecoreError
+from wavecore.placement import Handoff, LocalPlacement, local_cache
+from wavecore.placement.layers import Ring
+from wavecore.rounds import Rounds, StreamBatch
+
+LAYERS = 8
+
+
+def stream(placement, rules, chunks, steps, prompts=1, each=lambda index: None, seed=0):
+    """Final latents of a stream, and the micro-step after which the first one was there."""
+    handoff = Handoff(levels_of(steps), seed, (4, HEIGHT, WIDTH))
+    texts = [placement.encode_text(text_features(prompt)) for prompt in range(prompts)]
+    flight, final, first = [], {}, None
+    rounds = list(Rounds(rules, chunks))
+    for index in range(len(rounds) + placement.depth - 1):
+        if index < len(rounds):
+            round = rounds[index]
+            text = {slot.chunk: texts[slot.chunk % prompts] for slot in round.slots}
+            each(index)
+            placement.submit(round, handoff.latents(round), handoff.levels_of(round), text)
+            flight.append(round)
+        if len(flight) == placement.depth or index >= len(rounds):
+            round = flight.pop(0)
+            complete = handoff.advance(round, placement.collect())
+            if complete is not None:
+                first = index + 1 if first is None else first
+                final[round.completes] = complete
+    placement.close()
+    return [final[chunk] for chunk in range(chunks)], first
+
+
+def rules_for(ranks, steps, **more):
+    return StreamBatch(steps=steps, lag=ranks, **more)
+
+
+def alone(dit, rules, chunks, steps, **more):
+    cache = local_cache(dit, pages_needed(rules), HEIGHT, WIDTH)
+    return stream(LocalPlacement(dit, cache), rules, chunks, steps, **more)[0]
+
+
+def around(ring, rules, chunks, steps, **more):
+    return stream(ring.open(rules, pages_needed(rules), HEIGHT, WIDTH), rules, chunks, steps, **more)
+
+
+def check(ring, dit, steps, chunks=12):
+    ranks = ring.ranks
+    rules = rules_for(ranks, steps, position_limit=14)
+    expected = alone(dit, rules, chunks, steps, prompts=3)
+    got, first = around(ring, rules, chunks, steps, prompts=3)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert first == steps * ranks
+
+
+@pytest.fixture(scope="module")
+def two():
+    dit = tiny_dit(layers=LAYERS)
+    with ring_of(dit, 2) as ring:
+        yield ring, dit
+
+
+def ring_of(dit, ranks, **more):
+    return Ring(dit, ranks, **more)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_two_ranks_give_the_bits_of_one_process(two, steps):
+    check(*two, steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+def test_more_ranks_give_the_bits_of_one_process(ranks):
+    dit = tiny_dit(layers=LAYERS)
+    with ring_of(dit, ranks) as ring:
+        for steps in (1, 2, 4):
+            check(ring, dit, steps)
+
+
+def test_one_rank_is_one_process():
+    dit = tiny_dit(layers=2)
+    with ring_of(dit, 1) as ring:
+        check(ring, dit, 2)
+
+
+def test_a_hop_takes_two_messages_and_texts_are_built_once(two):
+    ring, _ = two
+    rules = rules_for(2, 2)
+    placement = ring.open(rules, pages_needed(rules), HEIGHT, WIDTH)
+    before, built, marks = ring.messages, ring._rank.shard.texts_built, []
+    stream(placement, rules, 10, 2, each=lambda index: marks.append(index))
+    rounds = len(marks)
+    assert ring.messages - before == 2 * rounds + 1, "a header and a body a round, and the end of the stream"
+    assert ring._rank.shard.texts_built - built == LAYERS // 2
+
+
+def test_two_streams_share_a_ring(two):
+    ring, dit = two
+    rules = rules_for(2, 2)
+    expected = [alone(dit, rules, 9, 2, seed=seed) for seed in (0, 1)]
+    placements = [ring.open(rules, pages_needed(rules), HEIGHT, WIDTH) for _ in range(2)]
+    handoffs = [Handoff(levels_of(2), seed, (4, HEIGHT, WIDTH)) for seed in (0, 1)]
+    texts = [placement.encode_text(text_features()) for placement in placements]
+    final = [[], []]
+    flights = [[], []]
+    for round in [*Rounds(rules, 9), None]:
+        for i in range(2):
+            if round is not None:
+                text = {slot.chunk: texts[i] for slot in round.slots}
+                placements[i].submit(round, handoffs[i].latents(round), handoffs[i].levels_of(round), text)
+                flights[i].append(round)
+            if len(flights[i]) == 2 or round is None:
+                complete = handoffs[i].advance(flights[i].pop(0), placements[i].collect())
+                final[i] += [] if complete is None else [complete]
+    for placement in placements:
+        placement.close()
+    for one, other in zip(expected, final, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_moving_layers_changes_nothing_but_where_they_are(two):
+    ring, dit = two
+    rules = rules_for(2, 2, position_limit=14)
+    expected = alone(dit, rules, 20, 2, prompts=2)
+    before = ring._rank.bytes_moved
+    splits = {4: (3, 5), 9: (6, 2), 13: (4, 4)}
+    seen = []
+
+    def each(index):
+        seen.append(ring.split)
+        if index in splits:
+            ring.move(splits[index])
+
+    got, _ = around(ring, rules, 20, 2, prompts=2, each=each)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert {(4, 4), (3, 5), (6, 2)} <= set(seen) and ring.split == (4, 4)
+    layer = dit.layer(0)
+    weights = sum(parameter.nbytes for parameter in layer.parameters())
+    moved = ring._rank.bytes_moved - before  # rank 0 gave away 1 layer, then 2
+    assert 3 * weights < moved
+    pages = pages_needed(rules)
+    tokens, heads, size = dit.tokens_per_frame(HEIGHT, WIDTH), dit.config.heads, dit.config.head_dim
+    page = tokens * heads * size * 4
+    most = 3 * (weights + (2 * pages.pages + pages.unroped_pages) * page)
+    assert moved <= most + 3 * 64 * 40, "its weights and its pages in use, once"
+
+
+def test_wrong_rings_are_named(two):
+    ring, _ = two
+    with pytest.raises(UsageError, match="devices: expected 1 to 2 ranks"):
+        Ring(tiny_dit(layers=2), 3)
+    with pytest.raises(UsageError, match="split"):
+        ring.move((8, 0))
+    rules = StreamBatch(steps=2)
+    with pytest.raises(UsageError, match="lag of 2"):
+        ring.open(rules, pages_needed(rules), HEIGHT, WIDTH)
+
+
+def test_a_rank_holds_only_its_layers_and_a_killed_one_is_named():
+    dit = tiny_dit(layers=LAYERS)
+    ring = ring_of(dit, 2, keep=False)
+    try:
+        assert [layer for layer in range(LAYERS) if not next(dit.layer(layer).parameters()).is_meta] == [
+            0,
+            1,
+            2,
+            3,
+        ]
+        child = ring._processes[0].pid
+
+        def each(index):
+            if index == 5:
+                os.kill(child, signal.SIGKILL)
+
+        with pytest.raises(WavecoreError, match="ring: rank 1 was ended by signal 9"):
+            around(ring, rules_for(2, 1), 50, 1, each=each)
+    finally:
+        ring.close()
+    assert not psutil.pid_exists(child)
+
+
+def test_ranks_end_with_the_process_that_started_them():
+    ring = ring_of(tiny_dit(layers=2), 2)
+    child = psutil.Process(ring._processes[0].pid)
+    ring._processes[0].stdin.close()  # what the end of this process does
+    deadline = time.monotonic() + 60
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    ring.close()

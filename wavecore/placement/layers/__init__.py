@@ -1,0 +1,5 @@
+"""Placement `layers`: contiguous layer ranges over the processes of a ring (StreamDiffusionV2)."""
+
+from wavecore.placement.layers.ring import Ring, RingPlacement
+
+__all__ = ["Ring", "RingPlacement"]

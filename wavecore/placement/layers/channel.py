@@ -1,0 +1,162 @@
+"""Messages between two ranks: a fixed header on the host, and one flat body of tensors."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wavecore.errors import WavecoreError
+from wavecore.placement.layers.messages import Message
+
+HEADER_BYTES = 16_384
+_ALIGN = 64  # bytes: kernels see the same alignment as in a fresh tensor
+_FOR_EVER = timedelta(days=365)
+
+
+class _Envelope(msgspec.Struct):
+    message: Message
+    tensors: list[tuple[str, tuple[int, ...]]]
+    bytes: int
+
+
+class BufferPool:
+    """Flat byte buffers by size, given back only when nothing reads or writes them any more."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._free: dict[int, list[Tensor]] = {}
+
+    def take(self, size: int) -> Tensor:
+        """A buffer of `size` bytes."""
+        free = self._free.get(size)
+        return free.pop() if free else torch.empty(size, dtype=torch.uint8, device=self._device)
+
+    def give_back(self, buffer: Tensor) -> None:
+        """Let a buffer be used again."""
+        same = self._free.setdefault(buffer.numel(), [])
+        if len(same) < 4:
+            same.append(buffer)
+
+
+class Channel:
+    """One rank's end of the ring.
+
+    Parameters
+    ----------
+    store : torch.distributed.Store
+        Through which the ranks find each other.
+    rank, size : int
+    device : torch.device
+        Of the bodies: gloo carries those of the host, NCCL those of a GPU. Headers are the host's.
+    outstanding : int
+        Messages that may be on their way to one rank before `send` waits for the oldest.
+
+    Attributes
+    ----------
+    messages : int
+        Sends so far: two for each message with a body, one without.
+    """
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        device: torch.device | None = None,
+        outstanding: int = 2,
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.device = torch.device("cpu") if device is None else device
+        self._headers: Any = dist.ProcessGroupGloo(dist.PrefixStore("headers", store), rank, size, _FOR_EVER)
+        self._bodies: Any = self._headers
+        if self.device.type == "cuda":
+            options = dist.ProcessGroupNCCL.Options()
+            self._bodies = dist.ProcessGroupNCCL(dist.PrefixStore("bodies", store), rank, size, options)
+        self._outstanding = outstanding
+        self._sent: dict[int, deque[tuple[list[Any], list[Tensor], Tensor | None]]] = {}
+        self._pool = BufferPool(self.device)
+        self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Envelope)
+        self.messages = 0
+
+    def send(self, to: int, message: Message, tensors: Sequence[Tensor] = (), lane: int = 0) -> int:
+        """Send without waiting for the receiver, as long as few messages are on their way; returns bytes.
+
+        Messages of one lane come in order; another lane does not wait for them.
+        """
+        described = [(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in tensors]
+        sizes = [_padded(tensor.nbytes) for tensor in tensors]
+        encoded = self._encoder.encode(_Envelope(message, described, sum(sizes)))
+        if len(encoded) > HEADER_BYTES - 8:
+            raise WavecoreError(
+                f"ring: expected a header of at most {HEADER_BYTES} bytes, got {len(encoded)}"
+            )
+        header = torch.zeros(HEADER_BYTES, dtype=torch.uint8)
+        header[:8] = torch.tensor([len(encoded)]).view(torch.uint8)
+        header[8 : 8 + len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+        works, body = [self._headers.send([header], to, 2 * lane)], None
+        if sum(sizes):
+            body, start = self._pool.take(sum(sizes)), 0
+            for tensor, size in zip(tensors, sizes, strict=True):
+                part = body[start : start + tensor.nbytes].view(tensor.dtype)
+                part.copy_(tensor.reshape(-1))
+                start += size
+            works.append(self._bodies.send([body], to, 2 * lane + 1))
+        self.messages += len(works)
+        queue = self._sent.setdefault(to, deque())
+        queue.append((works, [header], body))
+        while len(queue) > self._outstanding:
+            self._complete(queue)
+        return sum(sizes)
+
+    def receive(self, source: int, lane: int = 0) -> tuple[Message, list[Tensor], Tensor | None]:
+        """Wait for the next message of a rank on a lane.
+
+        Returns
+        -------
+        message, tensors, body
+            The tensors are views of the body; give the body to `done` when they are not read any more.
+        """
+        header = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        self._headers.recv([header], source, 2 * lane).wait()
+        raw = header.numpy()
+        length = int(raw[:8].view("int64")[0])
+        envelope = self._decoder.decode(raw[8 : 8 + length].tobytes())
+        if not envelope.bytes:
+            return envelope.message, [], None
+        body = self._pool.take(envelope.bytes)
+        self._bodies.recv([body], source, 2 * lane + 1).wait()
+        tensors, start = [], 0
+        for name, shape in envelope.tensors:
+            dtype = getattr(torch, name)
+            count = torch.Size(shape).numel() * dtype.itemsize
+            tensors.append(body[start : start + count].view(dtype).reshape(shape))
+            start += _padded(count)
+        return envelope.message, tensors, body
+
+    def done(self, body: Tensor | None) -> None:
+        """Nothing reads a received body any more."""
+        if body is not None:
+            self._pool.give_back(body)
+
+    def flush(self) -> None:
+        """Wait until everything was taken by its receiver."""
+        for queue in self._sent.values():
+            while queue:
+                self._complete(queue)
+
+    def _complete(self, queue: deque[tuple[list[Any], list[Tensor], Tensor | None]]) -> None:
+        works, _, body = queue.popleft()
+        for work in works:
+            work.wait()
+        self.done(body)
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

@@ -1,0 +1,84 @@
+"""What the ranks of a ring say to each other."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from wavecore.rounds import Key, Round
+
+
+class Layer(msgspec.Struct, tag=True, frozen=True):
+    """A layer changes hands; its weights follow, then the pages in use of each open stream.
+
+    `index` is -1 for the head. `names` are those of the weights.
+    """
+
+    index: int
+    names: list[str]
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """All weights of a rank were sent: it holds layers `ends[rank - 1]` .. `ends[rank]` - 1."""
+
+    config: dict[str, Any]
+    ends: list[int]
+
+
+class Open(msgspec.Struct, tag=True, frozen=True):
+    """A stream begins: its pages, and the height and width of its latents."""
+
+    stream: int
+    pages: int
+    unroped_pages: int
+    height: int
+    width: int
+
+
+class Close(msgspec.Struct, tag=True, frozen=True):
+    """A stream is over."""
+
+    stream: int
+
+
+class Stop(msgspec.Struct, tag=True, frozen=True):
+    """The ring ends."""
+
+
+class Work(msgspec.Struct, tag=True):
+    """A round of one stream on its way around the ring.
+
+    With it come hidden state, modulation and time embedding of each batch, and the embedded texts that are
+    new; on the last hop the predictions instead.
+
+    Attributes
+    ----------
+    stream : int
+    micro_step : int
+        Number of the round among all rounds of the ring.
+    round : Round
+    text : dict of int to int
+        Text of each chunk, by number.
+    new_text, old_text : list of int
+        Texts that come with this round, and those that no further round uses.
+    drops : list of Key
+        What the cache forgets before it.
+    split : list of int
+        Layers of each rank from the next micro-step on; empty when they stay.
+    seconds : list of list of float
+        Time of each layer on the ranks passed so far.
+    """
+
+    stream: int
+    micro_step: int
+    round: Round
+    text: dict[int, int]
+    new_text: list[int]
+    old_text: list[int]
+    drops: list[Key]
+    split: list[int]
+    seconds: list[list[float]]
+
+
+Message: TypeAlias = Layer | Ready | Open | Close | Stop | Work

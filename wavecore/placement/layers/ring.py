@@ -1,0 +1,417 @@
+"""The first rank of a ring: starts the others, hands rounds in, takes results out."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wavecore.cache import PoolSize
+from wavecore.errors import UsageError, WavecoreError
+from wavecore.models.dit import CausalWanDiT, TextContext
+from wavecore.placement.layers.channel import Channel
+from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
+from wavecore.placement.layers.rank import Rank
+from wavecore.placement.layers.shard import HEAD, Shard, batches
+from wavecore.placement.local import Batch
+from wavecore.rounds import Key, NoiseLevel, Round, Rules, StreamBatch
+
+_POLL_SECONDS = 0.2
+_START_SECONDS = 300.0
+_END_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class RingText(TextContext):
+    """A prompt as the ring knows it: every rank computes the keys of its own layers, once."""
+
+    number: int
+    embedded: Tensor  # [1, l, D]
+
+
+@dataclass
+class _Flight:
+    """A round on its way, with what the first rank keeps of it."""
+
+    batches: list[Batch]
+
+
+class Ring:
+    """Contiguous layer ranges of one model over processes in a ring.
+
+    Rank 0 is the process that makes it: it embeds, holds the first layers, and makes the clean estimates. The
+    others run `wavecore.placement.layers.worker`, started here over loopback, or elsewhere by torchrun when
+    its environment variables are set.
+
+    Parameters
+    ----------
+    dit : CausalWanDiT
+        The model; layers that other ranks hold are moved to the meta device unless `keep`.
+    ranks : int
+        Processes, this one included; at most the number of layers.
+    split : sequence of int, optional
+        Layers of each rank; as even as can be, the first ranks one more, when not given.
+    keep : bool
+        Leave the model whole, for other streams that run it here.
+
+    Attributes
+    ----------
+    micro_step : int
+        Rounds handed in so far.
+    seconds : list of list of float
+        Time of each layer on each rank, of the latest round that came back.
+
+    Raises
+    ------
+    UsageError
+        More ranks than layers, or a split that does not fit.
+    WavecoreError
+        A rank ended; the message names it. The others are then gone too.
+    """
+
+    def __init__(
+        self, dit: CausalWanDiT, ranks: int, split: Sequence[int] | None = None, keep: bool = True
+    ) -> None:
+        layers = dit.config.layers
+        if not 1 <= ranks <= layers:
+            raise UsageError(f"devices: expected 1 to {layers} ranks for {layers} layers, got {ranks}")
+        self.ranks = ranks
+        self.dit = dit
+        ends = self._ends(split or [layers // ranks + (r < layers % ranks) for r in range(ranks)])
+        self.micro_step = 0
+        self.seconds: list[list[float]] = []
+        self._streams = 0
+        self._flights: dict[int, queue.SimpleQueue[_Flight]] = {}
+        self._results: dict[int, queue.SimpleQueue[tuple[Work, list[Tensor]]]] = {}
+        self._failed: str | None = None
+        self._split: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _end, self._processes)
+        channel = self._join()
+        self._rank = Rank(channel, Shard(dit, 0, ends[0]), ends)
+        if ranks > 1:
+            self._send_weights(channel, dit, ends)
+            if not keep:
+                for layer in range(ends[0], layers):
+                    dit.layer(layer).to("meta")
+            self._receiver = threading.Thread(target=self._receive, daemon=True)
+            self._receiver.start()
+
+    # -- start and end -------------------------------------------------------------------
+
+    def _ends(self, split: Sequence[int]) -> list[int]:
+        ends = [sum(split[: rank + 1]) for rank in range(len(split))]
+        if len(split) != self.ranks or min(split) < 1 or ends[-1] != self.dit.config.layers:
+            raise UsageError(
+                f"split: expected {self.ranks} numbers of at least 1 that make {self.dit.config.layers}, "
+                f"got {list(split)}"
+            )
+        return ends
+
+    def _join(self) -> Channel:
+        environment = os.environ
+        device = self.dit.patch_embedding.weight.device
+        if int(environment.get("WORLD_SIZE", "1")) == self.ranks > 1:
+            store = dist.TCPStore(
+                environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False
+            )
+            return Channel(store, 0, self.ranks, device)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for rank in range(1, self.ranks):
+            self._processes.append(_start(rank, self.ranks, store.port))
+        with ThreadPoolExecutor(1) as pool:
+            joined = pool.submit(Channel, store, 0, self.ranks, device)
+            waited = 0.0
+            while not joined.done():
+                try:
+                    joined.result(_POLL_SECONDS)
+                except TimeoutError:
+                    waited += _POLL_SECONDS
+                    fault = self._fault() or (waited > _START_SECONDS and "its ranks did not start in time")
+                    if fault:
+                        self._end()
+                        pool.shutdown(wait=False, cancel_futures=True)
+                        raise WavecoreError(f"ring: {fault}") from None
+            return joined.result()
+
+    def _send_weights(self, channel: Channel, dit: CausalWanDiT, ends: Sequence[int]) -> None:
+        for rank in range(1, self.ranks):
+            for layer in range(ends[rank - 1], ends[rank]):
+                weights = dit.layer(layer).state_dict()
+                channel.send(rank, Layer(layer, list(weights)), list(weights.values()))
+            if rank == self.ranks - 1:
+                weights = dit.head.state_dict()
+                channel.send(rank, Layer(HEAD, list(weights)), list(weights.values()))
+            channel.send(rank, Ready(asdict(dit.config), list(ends)))
+        channel.flush()
+
+    def close(self) -> None:
+        """End every rank and wait until they are gone."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.ranks > 1 and self._failed is None:
+            try:
+                self._rank.channel.send(1, Stop())
+                self._rank.channel.flush()
+                self._receiver.join(10)
+                for process in self._processes:
+                    process.wait(10)
+            except (RuntimeError, subprocess.TimeoutExpired):
+                pass  # what is left is ended below
+        self._end()
+
+    def _end(self) -> None:
+        self._finalizer()
+
+    def __enter__(self) -> Ring:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- streams -------------------------------------------------------------------------
+
+    def open(self, rules: Rules, pages: PoolSize, height: int, width: int) -> RingPlacement:
+        """Begin a stream of latents of `height` x `width`.
+
+        Raises
+        ------
+        UsageError
+            Its rounds are not a stream batch with a lag of as many rounds as there are ranks.
+        """
+        if not isinstance(rules, StreamBatch) or rules.lag != self.ranks:
+            raise UsageError(
+                f"rounds: expected stream_batch with a lag of {self.ranks} rounds for as many ranks, "
+                f"got {type(rules).__name__} with {getattr(rules, 'lag', 1)}"
+            )
+        message = Open(self._streams, *pages, height, width)
+        self._streams += 1
+        self._flights[message.stream] = queue.SimpleQueue()
+        self._results[message.stream] = queue.SimpleQueue()
+        self._rank.shard.open(message)
+        self._tell(message)
+        return RingPlacement(self, message.stream)
+
+    def end_stream(self, stream: int) -> None:
+        """Give up a stream's pages on every rank."""
+        self._rank.shard.close(stream)
+        del self._flights[stream], self._results[stream]
+        if not self._closed and self._failed is None:
+            self._tell(Close(stream))
+
+    # -- rounds --------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def submit(self, work: Work, groups: list[Batch], texts: Sequence[Tensor]) -> None:
+        """Run the first layers of a round and hand it on."""
+        self._check()
+        work.micro_step = self.micro_step
+        self.micro_step += 1
+        work.split, self._split = self._split, []
+        states = [group.state for group in groups]
+        self._rank.run(work, states, texts)
+        self._flights[work.stream].put(_Flight(groups))
+        if self.ranks == 1:
+            self._results[work.stream].put((work, [self.dit.finish(state) for state in states]))
+            return
+        parts = chain.from_iterable((state.hidden, state.modulation, state.time) for state in states)
+        self._tell(work, [*parts, *texts])
+        self._rank.after(work)
+
+    @torch.inference_mode()
+    def collect(self, stream: int) -> dict[int, Tensor]:
+        """Clean estimates of a stream's oldest round in flight, by stage."""
+        while True:
+            self._check()
+            try:
+                work, predictions = self._results[stream].get(timeout=_POLL_SECONDS)
+                break
+            except queue.Empty:
+                self._failed = self._failed or self._fault()
+        self.seconds = work.seconds
+        estimates: dict[int, Tensor] = {}
+        for batch, prediction in zip(self._flights[stream].get().batches, predictions, strict=True):
+            x0 = self.dit.to_x0(prediction, batch.latents, batch.sigma_timesteps).to(batch.latents.dtype)
+            estimates |= dict(zip([slot.stage for slot in batch.slots], x0, strict=True))
+        return estimates
+
+    def move(self, split: Sequence[int]) -> None:
+        """Change how many layers each rank holds, from the second round handed in after this on.
+
+        Layers and their pages go from the old owner to the new one while the stream goes on.
+        """
+        ends = self._ends(split)
+        if ends != list(self._rank.ends):
+            self._split = ends
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """Layers of each rank."""
+        ends = self._rank.ends
+        return tuple(end - first for first, end in zip((0, *ends), ends, strict=False))
+
+    @property
+    def messages(self) -> int:
+        """Sends of this rank so far."""
+        return self._rank.channel.messages
+
+    # -- faults --------------------------------------------------------------------------
+
+    def _tell(self, message: Any, tensors: Sequence[Tensor] = ()) -> None:
+        if self.ranks == 1:
+            return
+        self._check()
+        try:
+            self._rank.channel.send(1, message, tensors)
+        except RuntimeError as error:
+            self._failed = self._lost(1, error)
+            self._check()
+
+    def _receive(self) -> None:
+        """Take results as they come, so that a rank never waits for this process to ask for one."""
+        channel = self._rank.channel
+        try:
+            while True:
+                message, tensors, body = channel.receive(self.ranks - 1)
+                if isinstance(message, Stop):
+                    return
+                if isinstance(message, Work) and message.stream in self._results:
+                    result = message, [tensor.clone() for tensor in tensors]
+                    self._results[message.stream].put(result)
+                channel.done(body)
+        except RuntimeError as error:
+            if not self._closed:
+                self._failed = self._lost(self.ranks - 1, error)
+
+    def _lost(self, rank: int, error: RuntimeError) -> str:
+        """Why the connection to a rank ended: the system may tell of its end before it tells how."""
+        until = time.monotonic() + _END_SECONDS
+        while (fault := self._fault()) is None and self._processes and time.monotonic() < until:
+            time.sleep(0.01)
+        return fault or f"rank {rank}: the connection ended ({str(error).splitlines()[0]})"
+
+    def _fault(self) -> str | None:
+        """Which rank has ended, and how; the one that was killed rather than those that followed it."""
+        ended = [(rank, process.poll()) for rank, process in enumerate(self._processes, 1)]
+        gone = [(rank, code) for rank, code in ended if code is not None]
+        if not gone:
+            return None
+        rank, code = min(gone, key=lambda item: item[1])
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return f"rank {rank} {how}"
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            self._end()
+            raise WavecoreError(f"ring: {self._failed}; the stream cannot go on")
+        if self._closed:
+            raise WavecoreError("ring: expected an open ring, got a closed one")
+
+
+class RingPlacement:
+    """One stream on a ring; the same calls as `LocalPlacement` has for a session."""
+
+    def __init__(self, ring: Ring, stream: int) -> None:
+        self._ring, self._stream = ring, stream
+        self._texts = 0
+        self._known: set[int] = set()
+        self._drops: list[Key] = []
+        self._closed = False
+
+    @property
+    def depth(self) -> int:
+        """Rounds in flight."""
+        return self._ring.ranks
+
+    def encode_text(self, features: Tensor) -> RingText:
+        """Condition of text features [1, l, text_dim]."""
+        dit = self._ring.dit
+        embedded = dit.text_embedding(features.to(dit.patch_embedding.weight.dtype))
+        self._texts += 1
+        return RingText((), (), self._texts, embedded)
+
+    def submit(
+        self,
+        round: Round,
+        latents: Mapping[int, Tensor],
+        levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
+        text: Mapping[int, TextContext],
+    ) -> None:
+        """Begin a round; parameters as for `LocalPlacement.run`, texts from `encode_text`."""
+        groups = [
+            Batch(self._ring.dit, slots, None, round.steps, latents, levels, text)  # type: ignore[arg-type]
+            for slots in batches(round.slots)
+        ]
+        texts = {chunk: context for chunk, context in text.items() if isinstance(context, RingText)}
+        used = {texts[slot.chunk].number: texts[slot.chunk].embedded for slot in round.slots}
+        new = [number for number in used if number not in self._known]
+        waiting = {context.number for context in texts.values()}
+        old = [number for number in self._known if number not in waiting]
+        self._known = (self._known | set(new)) - set(old)
+        drops, self._drops = self._drops, []
+        work = Work(
+            stream=self._stream,
+            micro_step=0,
+            round=round,
+            text={slot.chunk: texts[slot.chunk].number for slot in round.slots},
+            new_text=new,
+            old_text=old,
+            drops=drops,
+            split=[],
+            seconds=[],
+        )
+        self._ring.submit(work, groups, [used[number] for number in new])
+
+    def collect(self) -> dict[int, Tensor]:
+        """Results of the oldest round submitted: the clean estimate of each slot by stage."""
+        return self._ring.collect(self._stream)
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Forget keys that no further round reads, before the next one."""
+        self._drops += keys
+
+    def close(self) -> None:
+        """Give up the stream's pages."""
+        if not self._closed:
+            self._closed = True
+            self._ring.end_stream(self._stream)
+
+
+def _start(rank: int, size: int, port: int) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WAVECORE_RING_PARENT": str(os.getpid()),
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }
+    command = [sys.executable, "-m", "wavecore.placement.layers.worker"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what is still there and wait for it."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+    for process in processes:
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()

@@ -1,0 +1,114 @@
+"""A rank of a ring other than the first, as a process: `python -m wavecore.placement.layers.worker`.
+
+The first rank starts it, or `torchrun` does; see `Ring`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from itertools import chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wavecore.models.dit import DiTConfig
+from wavecore.placement.layers.channel import Channel
+from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
+from wavecore.placement.layers.rank import Rank
+from wavecore.placement.layers.shard import Shard, batches
+
+
+def serve(channel: Channel) -> None:
+    """Receive weights, then take part in every round until the ring ends."""
+    before, after = (channel.rank - 1) % channel.size, (channel.rank + 1) % channel.size
+    rank = _receive_weights(channel)
+    last = after == 0
+    while True:
+        message, tensors, body = channel.receive(before)
+        if isinstance(message, Work):
+            tensors = _work(rank, message, tensors, last)
+            channel.send(after, message, tensors)
+            channel.done(body)
+            rank.after(message)
+            continue
+        if isinstance(message, Open):
+            rank.shard.open(message)
+        elif isinstance(message, Close):
+            rank.shard.close(message.stream)
+        channel.send(after, message)
+        if isinstance(message, Stop):
+            channel.flush()
+            return
+
+
+@torch.inference_mode()
+def _work(rank: Rank, work: Work, tensors: list[Tensor], last: bool) -> list[Tensor]:
+    """Run this rank's layers; returns what goes to the next rank."""
+    shard, texts = rank.shard, tensors[len(tensors) - len(work.new_text) :]
+    groups = batches(work.round.slots)
+    states = [
+        shard.state(work, slots, tensors[3 * index : 3 * index + 3]) for index, slots in enumerate(groups)
+    ]
+    rank.run(work, states, texts)
+    if last:
+        return [shard.dit.finish(state) for state in states]
+    parts = chain.from_iterable((state.hidden, state.modulation, state.time) for state in states)
+    return [*parts, *texts]
+
+
+def _receive_weights(channel: Channel) -> Rank:
+    """Layers one by one from the first rank; only those of this rank ever come here."""
+    layers: list[tuple[Layer, list[Tensor]]] = []
+    while True:
+        message, tensors, body = channel.receive(0)
+        if isinstance(message, Ready):
+            break
+        assert isinstance(message, Layer)
+        layers.append((message, [tensor.clone() for tensor in tensors]))
+        channel.done(body)
+    first, end = message.ends[channel.rank - 1], message.ends[channel.rank]
+    shard = Shard(Shard.empty(_config(message.config)), first, first)
+    for layer, weights in layers:
+        shard.take(layer, weights)
+    assert (shard.first, shard.end) == (first, end)
+    return Rank(channel, shard, message.ends)
+
+
+def _config(stated: dict[str, Any]) -> DiTConfig:
+    return DiTConfig(**{**stated, "patch": tuple(stated["patch"])})
+
+
+def _end_with_parent() -> None:
+    """Leave when the first rank's process is gone, however it ended: its end of the pipe is closed then."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    """Join the ring that the environment names, as `torchrun` sets it."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if os.environ.get("WAVECORE_RING_PARENT"):
+        _end_with_parent()
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    try:
+        serve(Channel(store, rank, size, device))
+    except RuntimeError as error:  # a neighbour is gone: the first rank says which
+        print(f"wavecore: rank {rank} of the ring: {str(error).splitlines()[0]}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
