@@ -184,11 +184,14 @@ class CausalGenerator:
 
     def release(self, before: int) -> None:
         """See `Generator.release`."""
-        oldest = before - self.rules.reach
+        done = self._pieces[-1].end if self._pieces else 0
+        # Retained latents without keys and values are still to be prefilled, behind what is read for that.
+        needed = min(before, done) if self._prefill else before
+        oldest = needed - self.rules.reach
         gone = [p for p in self._pieces if p.end <= oldest and not (self.rules.anchor and p.start == 0)]
         self._cache.drop([key for key in self._cache.table if any(key.chunk == p.start for p in gone)])
         self._pieces = [p for p in self._pieces if p not in gone]
-        self.predictions.forget(oldest if self._prefill else before)
+        self.predictions.forget(needed)
 
     def close(self) -> None:
         """See `Generator.close`."""

@@ -86,7 +86,7 @@ class JointGenerator:
         if missing:
             raise WavecoreError(f"call at {position}: expected position {missing[0]} to be there, it is not")
         if isinstance(self.adapter, BoundaryImage):
-            frame = self.predictions[position - 1].frames[-1:]
+            frame = self.predictions[position - 1].frames[-1:].copy()  # it is read-only
             return self.model.vae.encode(to_pixels(frame).to(self.model.device))[0]
         return torch.stack([self.predictions[p].latent for p in range(position - trimmed, position)], 1)
 

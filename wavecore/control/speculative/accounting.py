@@ -181,12 +181,13 @@ class Totals:
         return self.amplification * denoise / period
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values; times in seconds."""
+        """JSON values; times in seconds, an infinite amplification (nothing played) as None."""
         names = [name for name in self.__slots__ if name not in ("began", "latest")]
         result: dict[str, Any] = {name: getattr(self, name) for name in names}
         for name in ("busy", "frozen", "startup"):
             result[name] = None if result[name] is None else result[name] / SECOND
         played_for = None if self.began is None else max(self.latest - self.began, 0) / SECOND
         occupied = self.busy / SECOND / played_for if played_for else 0.0
-        ratios = {"waste": self.waste, "amplification": self.amplification, "utilisation": occupied}
+        sampled_per_played = self.amplification if self.waste < 1 else None
+        ratios = {"waste": self.waste, "amplification": sampled_per_played, "utilisation": occupied}
         return result | {"seconds": played_for} | ratios
