@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavecore.control.streaming import NoiseController, SinkSet, StreamingSettings
+from wavecore.control.streaming import BlockScheduler, NoiseController, SinkSet, StreamingSettings
 from wavecore.errors import UsageError
 from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from wavecore.placement.layers import Ring
     from wavecore.placement.replicas import ReplicaOptions, Replicas
 
 OutputType = Literal["np", "pil", "pt", "latent"]
@@ -172,7 +173,8 @@ class Pipeline:
         size: tuple[int, int] | None = None,
         fps: float | None = None,
         rounds: RoundsKind | None = None,
-        placement: Literal["local"] = "local",
+        placement: Literal["local", "layers"] = "local",
+        devices: int = 2,
         streaming: StreamingSettings | None = None,
         hold: Callable[[], bool] | None = None,
         trace: Trace | None = None,
@@ -193,7 +195,11 @@ class Pipeline:
             Policies of a live source: noise, sinks, positions, chunk lengths.
         hold : callable, optional
             See `Session`.
-        prompt, seed, steps, size, fps, rounds, placement, trace
+        placement : "local" or "layers"
+            Where the work runs: here, or its layers over a ring of `devices` processes.
+        devices : int
+            Processes of placement layers, this one included.
+        prompt, seed, steps, size, fps, rounds, trace
             As for `session`.
         """
         _choice("placement", placement, ("local",))
@@ -206,6 +212,9 @@ class Pipeline:
         noise = None if streaming.noise is None else NoiseController(streaming.noise)
         if noise is not None:
             strength = noise.strength
+        ring = None
+        if placement == "layers":
+            rules, ring = self._ring(rules, devices)
         restyling = Restyling(
             lambda share: self.levels(steps, share), noise, sinks, self.model.defaults.shift
         )
@@ -221,6 +230,7 @@ class Pipeline:
             trace=trace,
             restyling=restyling,
             hold=hold,
+            ring=ring,
         )
 
     def __call__(
@@ -316,6 +326,19 @@ class Pipeline:
         if streaming.sinks in ("adaptive", "static") and not changed.anchor_chunks:
             raise UsageError(f"sink_chunks: expected at least 1 for {streaming.sinks} sinks, got none")
         return changed, SinkSet(changed.anchor_chunks, streaming.sink_threshold) if adaptive else None
+
+    def _ring(self, rules: Rules, devices: int) -> tuple[Rules, Ring]:
+        """Rules for a ring of `devices` processes, and that ring, for one stream."""
+        from wavecore.placement.layers import Ring
+
+        _whole("devices", devices, 1)
+        if not isinstance(rules, StreamBatch):
+            raise UsageError(
+                f"placement: expected rounds stream_batch with layers, got {type(rules).__name__.lower()}"
+            )
+        scheduler = BlockScheduler(self.model.dit.config.layers, devices) if devices > 1 else None
+        ring = Ring(self.model.dit, devices, scheduler=scheduler, for_one_stream=True)
+        return replace(rules, lag=devices), ring
 
     def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:
         """Noise level of each stage.

@@ -1,5 +1,6 @@
 """Policies of live streams (StreamDiffusionV2), as pure logic: no torch, and time from a clock only."""
 
+from wavecore.control.streaming.balance import BlockScheduler
 from wavecore.control.streaming.batching import BatchingController, BatchingSettings, Decision
 from wavecore.control.streaming.cost import CostModel
 from wavecore.control.streaming.inbox import Arrival, Inbox
@@ -13,6 +14,7 @@ __all__ = [
     "Arrival",
     "BatchingController",
     "BatchingSettings",
+    "BlockScheduler",
     "CostModel",
     "Decision",
     "Inbox",

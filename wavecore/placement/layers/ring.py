@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wavecore.cache import PoolSize
+from wavecore.control.streaming import BlockScheduler
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT, TextContext
 from wavecore.placement.layers.channel import Channel
@@ -66,6 +67,10 @@ class Ring:
         Layers of each rank; as even as can be, the first ranks one more, when not given.
     keep : bool
         Leave the model whole, for other streams that run it here.
+    scheduler : BlockScheduler, optional
+        Moves layers between ranks when measured times say that it pays; they stay when not given.
+    for_one_stream : bool
+        End the ring with its first stream.
 
     Attributes
     ----------
@@ -83,7 +88,13 @@ class Ring:
     """
 
     def __init__(
-        self, dit: CausalWanDiT, ranks: int, split: Sequence[int] | None = None, keep: bool = True
+        self,
+        dit: CausalWanDiT,
+        ranks: int,
+        split: Sequence[int] | None = None,
+        keep: bool = True,
+        scheduler: BlockScheduler | None = None,
+        for_one_stream: bool = False,
     ) -> None:
         layers = dit.config.layers
         if not 1 <= ranks <= layers:
@@ -93,6 +104,8 @@ class Ring:
         ends = self._ends(split or [layers // ranks + (r < layers % ranks) for r in range(ranks)])
         self.micro_step = 0
         self.seconds: list[list[float]] = []
+        self._scheduler, self._for_one_stream = scheduler, for_one_stream
+        self._came_back: float | None = None
         self._streams = 0
         self._flights: dict[int, queue.SimpleQueue[_Flight]] = {}
         self._results: dict[int, queue.SimpleQueue[tuple[Work, list[Tensor]]]] = {}
@@ -213,6 +226,8 @@ class Ring:
         del self._flights[stream], self._results[stream]
         if not self._closed and self._failed is None:
             self._tell(Close(stream))
+        if self._for_one_stream:
+            self.close()
 
     # -- rounds --------------------------------------------------------------------------
 
@@ -236,6 +251,7 @@ class Ring:
     @torch.inference_mode()
     def collect(self, stream: int) -> dict[int, Tensor]:
         """Clean estimates of a stream's oldest round in flight, by stage."""
+        asked = time.monotonic()
         while True:
             self._check()
             try:
@@ -243,12 +259,26 @@ class Ring:
                 break
             except queue.Empty:
                 self._failed = self._failed or self._fault()
-        self.seconds = work.seconds
+        self._schedule(work, time.monotonic() - asked)
         estimates: dict[int, Tensor] = {}
         for batch, prediction in zip(self._flights[stream].get().batches, predictions, strict=True):
             x0 = self.dit.to_x0(prediction, batch.latents, batch.sigma_timesteps).to(batch.latents.dtype)
             estimates |= dict(zip([slot.stage for slot in batch.slots], x0, strict=True))
         return estimates
+
+    def _schedule(self, work: Work, waited: float) -> None:
+        """Take note of the times of a round, and move layers when that pays."""
+        self.seconds = work.seconds
+        now, before = time.monotonic(), self._came_back
+        self._came_back = now
+        if self._scheduler is None or before is None:
+            return
+        # What this rank does from round to round besides its layers and waiting: encode, decode, noise.
+        other = max(0.0, now - before - waited - sum(work.seconds[0]))
+        self._scheduler.observe(work.seconds, [other, *[0.0] * (self.ranks - 1)])
+        better = self._scheduler.better(self.split)
+        if better is not None:
+            self.move(better)
 
     def move(self, split: Sequence[int]) -> None:
         """Change how many layers each rank holds, from the second round handed in after this on.
