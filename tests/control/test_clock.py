@@ -76,3 +76,37 @@ def test_times_of_a_busy_taker_neither_go_back_nor_hide_when_an_item_came():
 def test_a_duration_is_finite_and_not_negative(seconds):
     with pytest.raises(UsageError, match="margin: expected a finite number of seconds"):
         nanoseconds(seconds, "margin")
+
+
+def test_paused_wall_clock_takes_only_what_is_due() -> None:
+    """Time stands still while paused; items due later come after `resume`, by as much later."""
+    time = 0
+    clock: WallClock[str] = WallClock(lambda: time)
+    clock.post("later", 100)
+    time = 50
+    clock.pause()
+    time = 500
+    clock.post("now")
+    assert clock.now() == 50 and clock.wait(50) == (50, "now")
+    assert clock.behind == 450
+    clock.resume()
+    time = 549
+    assert clock.wait(99) == (99, None)
+    time = 550
+    assert clock.wait() == (100, "later")
+    assert clock.behind == 450
+
+
+def test_advanced_wall_clock_reaches_what_is_queued() -> None:
+    """`advance` moves the time on, paused or not."""
+    time = 0
+    clock: WallClock[str] = WallClock(lambda: time)
+    clock.post("later", 100)
+    clock.advance(100)
+    assert clock.wait() == (100, "later")
+    clock.pause()
+    clock.advance(5)
+    assert clock.now() == 105
+    clock.resume()
+    time = 7
+    assert clock.now() == 112

@@ -116,7 +116,7 @@ class VirtualClock(Generic[Item]):
 
 
 class WallClock(Generic[Item]):
-    """The monotonic clock of the machine; `post` may be called from any thread.
+    """The monotonic clock of the machine, which can be stopped; `post` may be called from any thread.
 
     Parameters
     ----------
@@ -127,6 +127,8 @@ class WallClock(Generic[Item]):
     def __init__(self, read: Callable[[], int] = time.monotonic_ns) -> None:
         self._read = read
         self._latest = read()
+        self._behind = 0  # by how much it is behind what is read
+        self._paused = False
         self._queue: _Queue[Item] = _Queue()
         self._changed = threading.Condition()
 
@@ -155,8 +157,38 @@ class WallClock(Generic[Item]):
                 if until is not None and until <= now:
                     return (now if due is None else min(now, max(due, until))), None
                 next_time = min((t for t in (due, until) if t is not None), default=None)
-                self._changed.wait(None if next_time is None else (next_time - now) / SECOND)
+                asleep = self._paused or next_time is None
+                self._changed.wait(None if asleep else (next_time - now) / SECOND)
+
+    @property
+    def behind(self) -> int:
+        """Nanoseconds by which it is behind the machine's clock, from pauses."""
+        with self._changed:
+            self._advance()
+            return self._read() - self._latest if self._paused else self._behind
+
+    def pause(self) -> None:
+        """Stop: the time stays as it is, and only what is due already is taken."""
+        with self._changed:
+            self._advance()
+            self._paused = True
+
+    def resume(self) -> None:
+        """Go on from the time at which it was stopped."""
+        with self._changed:
+            if self._paused:
+                self._paused = False
+                self._behind = self._read() - self._latest
+                self._changed.notify()
+
+    def advance(self, by: int) -> None:
+        """Go on by `by` nanoseconds at once."""
+        with self._changed:
+            self._latest = self._advance() + by
+            self._behind -= by
+            self._changed.notify()
 
     def _advance(self) -> int:
-        self._latest = max(self._latest, self._read())
+        if not self._paused:
+            self._latest = max(self._latest, self._read() - self._behind)
         return self._latest

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from wavecore.control.clock import SECOND, VirtualClock, WallClock
 from wavecore.control.speculative import Horizon, Totals, UpdateRecord
 from wavecore.control.speculative import log as event_log
-from wavecore.control.speculative.events import Close, Commit, Display, Ended, Event, Output
+from wavecore.control.speculative.events import Close, Commit, Display, Ended, Event, Output, Wake
 from wavecore.control.speculative.runner import Item, Runner
-from wavecore.errors import WavecoreError
+from wavecore.errors import UsageError, WavecoreError
 from wavecore.interactive.speculation import Parts, Speculation, make_parts
 from wavecore.interactive.worker import ThreadWorker, VirtualWorker, Worker
 from wavecore.models.bundle import StreamModel
@@ -136,8 +136,10 @@ class SpeculativeSession:
         self.trace.record("session", track="controller", prompt=prompt, **description)
         self._real = speculation.pacing == "real"
         self._worker: Worker
+        self._wall: WallClock[Item] | None = None
+        self._skips = 0
         if self._real:
-            wall: WallClock[Item] = WallClock()
+            self._wall = wall = WallClock()
             self._worker = ThreadWorker(parts.generator, wall)
             self._runner = Runner(parts.controller, wall, self._perform, self._observe)
         else:
@@ -160,6 +162,31 @@ class SpeculativeSession:
             Its future resolves to what became of it, and how long that took.
         """
         return Ticket(prompt, self._runner.update(check_prompt(prompt)))
+
+    def pause(self) -> None:
+        """Stop the clock of a session with real pacing: nothing is due until `resume`."""
+        self._clock("pause").pause()
+
+    def resume(self) -> None:
+        """Let the clock go on."""
+        self._clock("resume").resume()
+
+    def skip(self) -> None:
+        """Have the next position that is ready due at once."""
+        clock = self._clock("skip")
+        with self._arrived:
+            self._skips += 1
+        clock.post(self._hurry)
+
+    @property
+    def behind(self) -> float:
+        """Seconds by which the session's clock is behind the machine's, from pauses."""
+        return self._clock("behind").behind / SECOND
+
+    def _clock(self, use: str) -> WallClock[Item]:
+        if self._wall is None:
+            raise UsageError(f"{use}: expected a session with pacing real, got virtual")
+        return self._wall
 
     @property
     def horizon(self) -> Horizon:
@@ -227,6 +254,13 @@ class SpeculativeSession:
     def _observe(self, event: Event) -> None:
         event_log.record_event(self.trace, event)
 
+    def _hurry(self, time: int) -> Event:
+        """While positions are to be skipped, move the clock on to the next tick; taken like an event."""
+        tick = self._runner.controller.next_tick
+        if self._skips and tick is not None and tick > time and self._wall is not None:
+            self._wall.advance(tick - time)
+        return Wake(time)
+
     def _perform(self, output: Output) -> None:
         more: dict[str, Any] = {}
         if isinstance(output, Commit):
@@ -236,7 +270,10 @@ class SpeculativeSession:
             group, more["hash"] = self._delivery.display(output)
             with self._arrived:
                 self._ready.append(group)
+                self._skips = max(self._skips - 1, 0)
                 self._arrived.notify_all()
+            if self._skips:
+                self._runner.clock.post(self._hurry)
             if self._delivery.left == 0:
                 self._runner.clock.post(Close)
         elif isinstance(output, Ended):
