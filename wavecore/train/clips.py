@@ -30,6 +30,7 @@ Unsaid: TypeAlias = Literal["colour", "shape"] | None
 
 CHUNK_LATENTS = 3
 CHUNKS = 6  # clean history, live store and four denoising stages
+OTHER_LOOK = 0.4  # share of clips in which only the text, not what is seen through the noise, tells the look
 SWITCH = 0.25  # probability of a new prompt at a chunk
 
 
@@ -129,13 +130,13 @@ def subject_mask(truth: Track, from_start: bool) -> Tensor:
 def make_clip(
     vae: SpritesVAE, generator: np.random.Generator, chunks: int = CHUNKS, from_start: bool = False
 ) -> Clip:
-    """Draw, render and encode one clip; a fifth of them show another look as their source."""
+    """Draw, render and encode one clip; `OTHER_LOOK` of them show another look as their source."""
     scenes, unsaid = draw_scenes(generator, chunks, SWITCH)
     place = Place() if from_start else random_place(generator)
     truth = track(frames_of(scenes, from_start), place)
     latents = encode_frames(vae, render(truth), from_start)
     source = latents
-    if generator.random() < 0.2:
+    if generator.random() < OTHER_LOOK:
         look = random_scene(generator)
         changed = [
             Scene(look.shape, look.colour, look.background, s.motion, s.speed, s.camera) for s in truth.scenes
