@@ -21,6 +21,7 @@ from wavecore.errors import WavecoreError
 _COMMANDS = {
     "generate": "Make a video from a prompt or a prompt schedule.",
     "restyle": "Restyle a video after a prompt, keeping its motion.",
+    "serve": "Serve interactive streams to browsers and programs.",
     "eval": "Measure a sprites model: does the video show what the prompt says?",
     "train": "Train the sprites model.",
     "convert": "Convert a checkpoint between naming schemes.",

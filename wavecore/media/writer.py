@@ -21,7 +21,7 @@ import numpy as np
 
 from wavecore.errors import InputError, UsageError
 from wavecore.files import check_output, complete_or_nothing, pending_path, write_error
-from wavecore.media.geometry import ACCURATE_COLOUR
+from wavecore.media.colour import even, to_yuv420
 
 if TYPE_CHECKING:
     import torch
@@ -205,22 +205,11 @@ class VideoWriter(FrameSink):
         self._stream = stream
 
     def _encode(self, frames: Frame) -> None:
-        import av
-        from av.video.reformatter import ColorRange, Colorspace
-
-        height, width = frames.shape[1:3]
-        if height % 2 or width % 2:
-            frames = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        frames = even(frames)
         if self._container is None:
             self._open(*frames.shape[1:3])
         for frame in frames:
-            raw = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), "rgb24")
-            raw = raw.reformat(
-                format="yuv420p",
-                dst_colorspace=Colorspace.ITU709,
-                dst_color_range=ColorRange.MPEG,
-                interpolation=ACCURATE_COLOUR,
-            )
+            raw = to_yuv420(frame)
             raw.pts, raw.time_base = self._encoded, 1 / self.fps
             self._container.mux(self._stream.encode(raw))
             self._encoded += 1

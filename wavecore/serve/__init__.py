@@ -1,0 +1,1 @@
+"""`wavecore serve`: interactive streams in the browser. See docs/serve.md."""

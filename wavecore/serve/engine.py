@@ -1,0 +1,167 @@
+"""Opens streams on a loaded model. Loading happens in the background: the server answers meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wavecore.errors import UsageError
+from wavecore.serve.admission import Cost
+from wavecore.serve.feed import ImageFeed
+from wavecore.serve.protocol import Start
+from wavecore.serve.settings import ServeSettings
+from wavecore.serve.stream import FollowedTrace, PacedStream, SpeculativeStream, Stream
+from wavecore.trace import Event, Trace
+
+if TYPE_CHECKING:
+    from wavecore.pipeline import Pipeline
+    from wavecore.session import Session
+
+_WARM_GROUPS = 8
+_PROMPT = "a red ball"
+
+
+class Engine(Protocol):
+    """What the server needs of a model.
+
+    Attributes
+    ----------
+    model : str
+        Name under which clients see it.
+    """
+
+    model: str
+
+    def load(self) -> Cost:
+        """Load and warm up; measures what a session costs."""
+
+    def size(self, start: Start) -> tuple[int, int]:
+        """Width and height that a stream will have."""
+
+    def open(self, start: Start, follow: Callable[[Event], None], feed: ImageFeed | None) -> Stream:
+        """Open a stream; `follow` gets its events."""
+
+    def make_video(self, start: Start, seconds: float, path: Path, progress: Callable[[float], None]) -> None:
+        """Write a clip; `progress` is told the share done, and raises to stop."""
+
+
+class PipelineEngine:
+    """Streams of a pipeline.
+
+    Parameters
+    ----------
+    settings : ServeSettings
+    """
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.model = settings.model
+        self._settings = settings
+        self._pipe: Pipeline | None = None
+
+    @property
+    def pipe(self) -> Pipeline:
+        """The loaded pipeline."""
+        assert self._pipe is not None, "load first"
+        return self._pipe
+
+    def load(self) -> Cost:
+        """See `Engine`; measures a free-running stream after a first group, which pays for caches."""
+        import wavecore
+
+        settings = self._settings
+        pipe = wavecore.load(
+            settings.model,
+            recipe=settings.recipe,
+            checkpoint=settings.checkpoint,
+            vae=settings.vae,
+            device=settings.device,
+        )
+        with pipe.session(_PROMPT) as session:
+            list(itertools.islice(session, _WARM_GROUPS))
+        began = time.monotonic()
+        with pipe.session(_PROMPT) as session:
+            next(session)
+            first = time.monotonic() - began
+            began = time.monotonic()
+            list(itertools.islice(session, _WARM_GROUPS))
+            each = (time.monotonic() - began) / _WARM_GROUPS
+        self._pipe = pipe
+        group = pipe.model.vae.temporal_factor / pipe.fps
+        return Cost(first, each / group, group)
+
+    def size(self, start: Start) -> tuple[int, int]:
+        """See `Engine`."""
+        return start.size or self.pipe.size
+
+    def open(self, start: Start, follow: Callable[[Event], None], feed: ImageFeed | None) -> Stream:
+        """See `Engine`."""
+        pipe = self.pipe
+        trace = FollowedTrace(follow)
+        size, group = self.size(start), pipe.model.vae.temporal_factor
+        if feed is not None:
+            if start.control == "speculative":
+                raise UsageError("control: expected free with images, got speculative")
+            frames = feed
+
+            def restyle(inner: Trace) -> Session:
+                return pipe.restyle(
+                    frames,
+                    start.prompt,
+                    seed=start.seed,
+                    steps=start.steps,
+                    strength=start.strength,
+                    size=size,
+                    fps=start.fps,
+                    rounds=start.rounds,
+                    placement=start.placement,
+                    trace=inner,
+                )
+
+            return PacedStream(restyle, trace, size, group, pipe.model.defaults.chunk_frames, live=True)
+        rounds = start.rounds or pipe.model.defaults.rounds
+        control = start.control or ("free" if rounds == "stream_batch" else "speculative")
+
+        def session(trace: Trace) -> Any:  # a Session or a SpeculativeSession, by control
+            return pipe.session(
+                start.prompt,
+                seed=start.seed,
+                steps=start.steps,
+                size=size,
+                fps=start.fps,
+                rounds=start.rounds,
+                placement=start.placement,
+                control=control,
+                trace=trace,
+            )
+
+        if control == "speculative":
+            return SpeculativeStream(session(trace), size, group)
+        return PacedStream(session, trace, size, group, pipe.model.defaults.chunk_frames)
+
+    def make_video(self, start: Start, seconds: float, path: Path, progress: Callable[[float], None]) -> None:
+        """See `Engine`."""
+        from wavecore.media import VideoWriter
+
+        pipe = self.pipe
+        fps = start.fps or pipe.fps
+        total = max(1, round(seconds * fps))
+        done = 0
+        with (
+            pipe.session(
+                start.prompt,
+                seed=start.seed,
+                steps=start.steps,
+                size=self.size(start),
+                num_frames=total,
+                fps=fps,
+                rounds=start.rounds,
+            ) as session,
+            VideoWriter(path, fps) as writer,
+        ):
+            for group in session:
+                writer.write(group.frames)
+                done += len(group.frames)
+                progress(done / total)

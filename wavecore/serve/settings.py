@@ -1,0 +1,47 @@
+"""Settings of `wavecore serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wavecore.config import Count, FilePath, Positive
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class ServeSettings(BaseModel):
+    """Where to listen, what to serve, and to how many."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: Port = Field(7860, description="port to listen on; 0 takes a free one")
+    model: str = Field(
+        "sprites", description="sprites, a file of its weights, or folder or hub name of a Wan-class model"
+    )
+    recipe: Literal["wave-forcing", "self-forcing", "streamdiffusionv2"] | None = Field(
+        None, description="how a Wan-class model was distilled; wave-forcing when left out"
+    )
+    checkpoint: FilePath | None = Field(
+        None, description="distilled transformer in place of the one in a Wan-class folder"
+    )
+    vae: FilePath | None = Field(None, description="Wan VAE or TAEHV in place of the one in the folder")
+    device: str = Field("cpu", description="device of the model, such as cuda:0")
+    token: str | None = Field(
+        None,
+        description="what clients have to present; made up and shown where the address is not loopback and "
+        "none is given",
+    )
+    origin: str | None = Field(
+        None, description="origin of a page elsewhere that may connect, such as https://example.org"
+    )
+    slots: Count = Field(8, description="sessions at most")
+    latency_objective: Positive = Field(1.0, description="seconds of response that sessions are admitted for")
+    idle_seconds: Positive = Field(900, description="seconds without a request after which a session ends")
+    lifetime_seconds: Positive = Field(3_600, description="seconds after which a session ends")
+    resume_seconds: Positive = Field(30, description="seconds that a session without connection is kept")
+    recordings: FilePath | None = Field(
+        None, description="folder to keep recordings in; they last as long as the server when left out"
+    )
