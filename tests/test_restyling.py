@@ -210,7 +210,7 @@ def test_rounds_without_entry_change_no_output(pipe, rounds, steps):
     source, generator = clip(161), np.random.default_rng(1)
     hold_at = iter(generator.random(10_000) < 0.5)
     plain, _, _ = run(pipe, source, None, steps, rounds)
-    held, groups, events = run(pipe, source, None, steps, rounds, hold=lambda: bool(next(hold_at)))
+    held, groups, events = run(pipe, source, None, steps, rounds, hold=lambda at_work: bool(next(hold_at)))
     assert held.shape == plain.shape
     assert [group.index for group in groups] == list(range(41))
     if rounds != "wavefront":  # whose chunks read those at work beside them
@@ -222,7 +222,7 @@ def test_rounds_without_entry_change_no_output(pipe, rounds, steps):
 
 def test_an_endless_stream_of_holds_needs_no_memory(pipe):
     session = pipe.restyle(
-        iter(clip(4001)), "a red ball", rounds="stream_batch", steps=2, hold=lambda: turn()
+        iter(clip(4001)), "a red ball", rounds="stream_batch", steps=2, hold=lambda at_work: turn()
     )
     state = iter(range(10**6))
 

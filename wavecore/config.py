@@ -204,7 +204,9 @@ class GenerateSettings(RunSettings):
 class RestyleSettings(RunSettings):
     """Settings of `wavecore restyle`."""
 
-    input: FilePath = Field(description="video file to restyle")
+    input: FilePath = Field(
+        description="video file to restyle; camera device, - (pipe) or HOST:PORT to listen on, by --source"
+    )
     prompt: Prompt = Field(description="what it shall show")
     strength: Share | None = Field(
         None,
@@ -214,6 +216,56 @@ class RestyleSettings(RunSettings):
     fps: Positive | None = Field(
         None, description="frames a second to take from the input; every frame once when left out"
     )
+    placement: Literal["local", "layers"] = Field(  # type: ignore[assignment]
+        "local", description="where the work runs: here, or its layers over a ring of processes"
+    )
+    devices: Count = Field(2, description="processes of placement layers, this one included")
+    output_type: Literal["video", "frames", "latent", "raw", "mpegts"] = Field(  # type: ignore[assignment]
+        "video",
+        description="H.264 mp4, PNG files or latents; as they are made: rgb24 bytes or H.264 in MPEG-TS",
+    )
+    source: Literal["file", "camera", "pipe", "tcp"] = Field("file", description="where the input comes from")
+    realtime: bool = Field(
+        False, description="play a file at its own pace, and drop input frames rather than fall behind"
+    )
+    latency: Positive = Field(1.0, description="objective: seconds from a frame's arrival to its output")
+    timeout: Positive = Field(10.0, description="seconds without a frame after which a live source has ended")
+    raw_size: Size | None = Field(
+        None, description="WIDTHxHEIGHT of rgb24 frames of a pipe or connection; encoded when left out"
+    )
+    noise: Literal["fixed", "motion", "compatible"] = Field(
+        "fixed",
+        description="noise after the motion of the input: not, on latents, or as the public code does",
+    )
+    noise_span: Share | None = Field(None, description="by how much full motion lowers the noise")
+    chunk_latents: Count | None = Field(
+        None, description="latent frames of a chunk (stream_batch): the model's own, or 1 of a live source"
+    )
+    sinks: Literal["adaptive", "static", "off"] | None = Field(
+        None, description="chunks that stay in the context (stream_batch): the model's own when left out"
+    )
+    sink_chunks: Count | None = Field(None, description="how many")
+    position_limit: Count | None = Field(None, description="bound of temporal positions (stream_batch)")
+
+    @property
+    def live(self) -> bool:
+        """Whether frames come over time."""
+        return self.source != "file" or self.realtime
+
+    @property
+    def output(self) -> Path:
+        """Path to write to; standard output for what is written while it is made."""
+        if self.output_path is None and self.output_type in ("raw", "mpegts"):
+            return Path("-")
+        return super().output
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RestyleSettings:
+        if self.live and self.rounds not in (None, "stream_batch"):
+            raise _fault(f"expected rounds stream_batch for a live source, got {self.rounds}")
+        if self.raw_size is not None and self.source not in ("pipe", "tcp"):
+            raise _fault(f"expected raw_size with source pipe or tcp only, got source {self.source}")
+        return self
 
 
 # One of each is in force: a flag also puts aside the other one's value from the file.

@@ -176,7 +176,7 @@ class Pipeline:
         placement: Literal["local", "layers"] = "local",
         devices: int = 2,
         streaming: StreamingSettings | None = None,
-        hold: Callable[[], bool] | None = None,
+        hold: Callable[[int], bool] | None = None,
         trace: Trace | None = None,
     ) -> Session:
         """Render frames anew under a prompt, keeping their motion: as many frames out as in.
@@ -321,6 +321,9 @@ class Pipeline:
         if not isinstance(rules, StreamBatch):
             name = next(iter(wanted), "sinks").replace("anchor_chunks", "sinks")
             raise UsageError(f"{name}: expected rounds stream_batch, got {type(rules).__name__.lower()}")
+        if streaming.chunk_frames is not None and streaming.history is None:
+            # The same latents of context in chunks of another length.
+            wanted["history"] = -(-rules.history * rules.chunk_frames // streaming.chunk_frames)
         adaptive = streaming.sinks == "adaptive"
         changed = replace(rules, **wanted, moving_sinks=adaptive)
         if streaming.sinks in ("adaptive", "static") and not changed.anchor_chunks:

@@ -95,7 +95,7 @@ class Session:
         Event log.
     restyling : Restyling, optional
         Noise and sinks of a stream with a source; needed with one.
-    hold : callable () -> bool, optional
+    hold : callable (chunks at work) -> bool, optional
         Asked before each round of a stream with a source: True runs a round in which no chunk enters, so that
         older ones go on while frames are missing.
     ring : Ring, optional
@@ -120,7 +120,7 @@ class Session:
         source: Iterator[NDArray[np.uint8]] | None = None,
         trace: Trace | None = None,
         restyling: Restyling | None = None,
-        hold: Callable[[], bool] | None = None,
+        hold: Callable[[int], bool] | None = None,
         ring: Ring | None = None,
     ) -> None:
         self.model = model
@@ -213,7 +213,7 @@ class Session:
         """Run the next round; False when the stream is over."""
         if self._closed or self._frames_left == 0:
             return False
-        if self._hold is not None and self._rounds.chunks is None and self._hold():
+        if self._hold is not None and self._rounds.chunks is None and self._hold(self.in_flight):
             self._rounds.delay()
         elif self._source is not None and not self._prepare_source(self._source):
             self._rounds.finish()

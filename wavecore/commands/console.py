@@ -40,6 +40,6 @@ def progress(label: str, total: int | None, quiet: bool) -> Iterator[Callable[[i
         yield lambda steps: bar.advance(task, steps)
 
 
-def report(result: dict[str, Any], text: str, json_output: bool) -> None:
+def report(result: dict[str, Any], text: str, json_output: bool, to_stderr: bool = False) -> None:
     """Print the result of a command: `text`, or `result` as one JSON object."""
-    click.echo(json.dumps(result, ensure_ascii=False) if json_output else text)
+    click.echo(json.dumps(result, ensure_ascii=False) if json_output else text, err=to_stderr)

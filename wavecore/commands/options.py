@@ -29,7 +29,9 @@ def settings_options(kind: type[BaseModel]) -> Callable[[Function], Function]:
     def add(function: Function) -> Function:
         for name, field in reversed(kind.model_fields.items()):
             flag = flag_name(name)
-            if flag.startswith("--"):
+            if flag.startswith("--") and field.annotation is bool:
+                function = click.option(flag, name, is_flag=True, default=None, help=_help(field))(function)
+            elif flag.startswith("--"):
                 function = click.option(flag, name, metavar=_metavar(name, field), help=_help(field))(
                     function
                 )
@@ -52,4 +54,5 @@ def _metavar(name: str, field: FieldInfo) -> str:
 def _help(field: FieldInfo) -> str:
     text = field.description or ""
     text = text[:1].upper() + text[1:]
-    return text + (f" [{field.default}]" if field.default is not None else ".")
+    shown = field.default is not None and field.annotation is not bool
+    return text + (f" [{field.default}]" if shown else ".")

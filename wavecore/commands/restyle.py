@@ -9,11 +9,15 @@ import click
 from wavecore.commands.options import config_option, json_option, settings_options
 from wavecore.commands.run import check_paths, load_model, run_session
 from wavecore.config import RestyleSettings, load_settings
-from wavecore.media import VideoReader
+from wavecore.errors import InputError
+from wavecore.media import LiveSource, PacedFile, VideoReader, open_camera, open_pipe, open_tcp
+from wavecore.trace import Trace
 
 if TYPE_CHECKING:
+    from wavecore.control.streaming import StreamingSettings
+    from wavecore.live import LiveFrames
+    from wavecore.pipeline import Pipeline
     from wavecore.session import Session
-    from wavecore.trace import Trace
 
 
 @click.command("restyle")
@@ -23,26 +27,121 @@ if TYPE_CHECKING:
 @config_option
 @json_option
 def command(config: str | None, json_output: bool, **flags: Any) -> None:
-    """Restyle the video INPUT after PROMPT, keeping its motion: as many frames out as in."""
+    """Restyle the video INPUT after PROMPT, keeping its motion: as many frames out as in.
+
+    With --source or --realtime the input is live: frames come out with bounded delay.
+    """
     settings = load_settings(RestyleSettings, flags, config)
     check_paths(settings)
+    if settings.live:
+        _restyle_live(settings, json_output)
+        return
     source = VideoReader(settings.input, fps=settings.fps)  # a bad input is found before the model is loaded
 
     def start(trace: Trace) -> Session:
         pipe = load_model(settings)
-        size = settings.size or pipe.size
-        frames = VideoReader(settings.input, size=size, fps=settings.fps)
-        return pipe.restyle(
-            iter(frames),
-            settings.prompt,
-            seed=settings.seed,
-            steps=settings.steps,
-            strength=settings.strength,
-            size=size,
-            fps=float(frames.fps),
-            rounds=settings.rounds,
-            placement=settings.placement,
-            trace=trace,
-        )
+        frames = VideoReader(settings.input, size=settings.size or pipe.size, fps=settings.fps)
+        return _session(settings, pipe, iter(frames), float(frames.fps), trace)
 
     run_session(settings, start, source.fps, source.frames, [], json_output)
+
+
+def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
+    """Restyle frames as they come; what was made before a fault of the source is complete."""
+    if settings.source == "file":
+        VideoReader(settings.input)  # as above
+    pipe = load_model(settings)
+    size = settings.size or pipe.size
+    _warm_up(pipe, settings, size)
+    source = _open(settings, size)
+    fps = settings.fps or float(source.fps or pipe.fps)
+    frames: LiveFrames | None = None
+
+    def start(trace: Trace) -> Session:
+        assert frames is not None
+        session = _session(settings, pipe, frames, fps, trace, frames)
+        frames.attach(trace)
+        return session
+
+    from wavecore.control.streaming import IntakeSettings
+    from wavecore.live import LiveFrames
+
+    stride = pipe.model.vae.temporal_factor
+    ranks = settings.devices if settings.placement == "layers" else 1
+    frames = LiveFrames(
+        source,
+        IntakeSettings(slo=settings.latency, passes=settings.steps * ranks, realtime=settings.realtime),
+        lambda first: 1 if first else stride * (settings.chunk_latents or 1),
+        settings.timeout,
+    )
+    run_session(settings, start, fps, None, [], json_output, frames)
+    fault = frames.report().fault
+    if fault is not None:
+        raise InputError(f"{fault}; the {frames.report().emitted} frames before it were made")
+
+
+def _open(settings: RestyleSettings, size: tuple[int, int]) -> LiveSource:
+    if settings.source == "camera":
+        return open_camera(str(settings.input), size)
+    if settings.source == "pipe":
+        return open_pipe(size, settings.raw_size)
+    if settings.source == "tcp":
+        return open_tcp(str(settings.input), size, settings.raw_size, settings.timeout)
+    return PacedFile(settings.input, size, settings.fps)
+
+
+def _warm_up(pipe: Pipeline, settings: RestyleSettings, size: tuple[int, int]) -> None:
+    """Run a few frames, so that the first of the source do not wait for what is loaded at first use."""
+    import numpy as np
+
+    width, height = size
+    black = [np.zeros((height, width, 3), np.uint8)] * (1 + 2 * pipe.model.vae.temporal_factor)
+    with pipe.restyle(iter(black), settings.prompt, steps=settings.steps, size=size) as session:
+        for _ in session:
+            pass
+
+
+def _session(
+    settings: RestyleSettings,
+    pipe: Pipeline,
+    frames: Any,
+    fps: float,
+    trace: Trace,
+    live: LiveFrames | None = None,
+) -> Session:
+    return pipe.restyle(
+        frames,
+        settings.prompt,
+        seed=settings.seed,
+        steps=settings.steps,
+        strength=settings.strength,
+        size=settings.size,
+        fps=fps,
+        rounds="stream_batch" if settings.live or settings.placement == "layers" else settings.rounds,
+        placement=settings.placement,
+        devices=settings.devices,
+        streaming=_streaming(settings, pipe),
+        hold=None if live is None else live.hold,
+        trace=trace,
+    )
+
+
+def _streaming(settings: RestyleSettings, pipe: Pipeline) -> StreamingSettings:
+    from wavecore.control.streaming import NoiseSettings, StreamingSettings
+
+    noise = None
+    if settings.noise != "fixed":
+        highest = settings.strength or pipe.model.defaults.strength
+        given: dict[str, Any] = {"highest": highest, "span": settings.noise_span}
+        noise = NoiseSettings(
+            mode="compatible" if settings.noise == "compatible" else "paper",
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    return StreamingSettings(
+        noise=noise,
+        sinks=settings.sinks,
+        sink_chunks=settings.sink_chunks,
+        chunk_frames=settings.chunk_latents or (1 if settings.live else None),
+        first_chunk_frames=1 if settings.live else None,
+        position_limit=settings.position_limit,
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wavecore import __version__
 from wavecore.commands.console import progress, report
@@ -17,6 +18,7 @@ from wavecore.files import check_output
 from wavecore.media import (
     FrameDirectoryWriter,
     FramePicker,
+    Outlet,
     VideoWriter,
     save_contact_sheet,
     write_latents,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from wavecore.interactive.session import SpeculativeSession
+    from wavecore.live import LiveFrames
     from wavecore.pipeline import Pipeline
     from wavecore.session import FrameGroup, Session
 
@@ -41,6 +44,7 @@ def run_session(
     total: int | None,
     schedule: list[PromptAt],
     json_output: bool,
+    live: LiveFrames | None = None,
 ) -> None:
     """Run a session to its end, or to an interrupt, and report.
 
@@ -56,14 +60,16 @@ def run_session(
     schedule : list of PromptAt
         Prompts that follow the first; each is asked for before the group in which its time falls is taken.
     json_output : bool
+    live : LiveFrames, optional
+        What the session restyles, where that is a live source.
     """
     check_paths(settings)
     with Trace(settings.events) as trace:
         began = trace.record("run", wavecore=__version__, settings=settings.model_dump(mode="json"))
         session = start(trace)
-        summary = _Summary(settings, float(fps), began)
+        summary = _Summary(settings, float(fps), began, live)
         try:
-            with _output(settings, fps) as write, progress("frames", total, json_output) as advance:
+            with open_output(settings, fps) as write, progress("frames", total, json_output) as advance:
                 due = list(schedule)
                 groups = iter(session)
                 while True:
@@ -72,6 +78,8 @@ def run_session(
                     group = next(groups, None)
                     if group is None:
                         break
+                    if live is not None:
+                        group = replace(group, frames=live.shown(group.frames))
                     write(group)
                     summary.add(trace, group)
                     advance(len(group.frames))
@@ -80,6 +88,8 @@ def run_session(
                 summary.finish(trace, json_output, interrupted=True)
             raise
         finally:
+            if live is not None:
+                live.close()
             session.close()
         summary.finish(trace, json_output, interrupted=False)
 
@@ -95,13 +105,14 @@ def load_model(settings: RunSettings) -> Pipeline:
 
 def check_paths(settings: RunSettings) -> None:
     """Find out that an output cannot be written before any work is done for it."""
-    suffix = {"video": ".mp4", "frames": None, "latent": ".safetensors"}[settings.output_type]
+    suffix = {"video": ".mp4", "latent": ".safetensors"}.get(settings.output_type)
     if suffix is not None and settings.output.suffix.lower() != suffix:
         raise UsageError(
             f"--output-path: expected a path that ends in {suffix} "
             f"(output type {settings.output_type}), got {settings.output}"
         )
-    check_output(settings.output, directory=settings.output_type == "frames")
+    if settings.output_type not in ("raw", "mpegts"):
+        check_output(settings.output, directory=settings.output_type == "frames")
     if settings.contact_sheet is not None:
         if settings.contact_sheet.suffix.lower() != ".png":
             raise UsageError(
@@ -111,7 +122,7 @@ def check_paths(settings: RunSettings) -> None:
 
 
 @contextmanager
-def _output(settings: RunSettings, fps: Fraction | float) -> Iterator[Callable[[FrameGroup], None]]:
+def open_output(settings: RunSettings, fps: Fraction | float) -> Iterator[Callable[[FrameGroup], None]]:
     """Open the output; it is completed at the end and by an interrupt, and removed by an error."""
     if settings.output_type == "latent":
         latents: list[torch.Tensor] = []
@@ -121,6 +132,9 @@ def _output(settings: RunSettings, fps: Fraction | float) -> Iterator[Callable[[
             _write_latents(settings.output, latents)
             raise
         _write_latents(settings.output, latents)
+    elif settings.output_type in ("raw", "mpegts"):
+        with Outlet(str(settings.output), settings.output_type, fps) as outlet:  # type: ignore[arg-type]
+            yield lambda group: outlet.write(group.frames)
     else:
         video = settings.output_type == "video"
         with VideoWriter(settings.output, fps) if video else FrameDirectoryWriter(settings.output) as sink:
@@ -137,8 +151,11 @@ def _write_latents(path: Path, latents: list[torch.Tensor]) -> None:
 class _Summary:
     """The run in numbers, from the events it logs."""
 
-    def __init__(self, settings: RunSettings, fps: float, began: Event) -> None:
+    def __init__(
+        self, settings: RunSettings, fps: float, began: Event, live: LiveFrames | None = None
+    ) -> None:
         self.frames = 0
+        self._live = live
         self._settings = settings
         self._fps = fps
         self._began = self._last = began
@@ -147,8 +164,10 @@ class _Summary:
 
     def add(self, trace: Trace, group: FrameGroup) -> None:
         """Take note of a group that was written."""
+        live = self._live
+        age: dict[str, Any] = {} if live is None else {"age": live.age, "waiting": live.waiting}
         self._last = trace.record(
-            "display", group=group.index, version=group.version, frames=len(group.frames)
+            "display", group=group.index, version=group.version, frames=len(group.frames), **age
         )
         self._first = self._first or self._last
         self.frames += len(group.frames)
@@ -186,7 +205,13 @@ class _Summary:
             f"{settings.output}: {self.frames} frames, {result['seconds']:.2f} s at {self._fps:g} fps; "
             f"made in {result['wall_seconds']:.1f} s, first frame after {result['first_frame_seconds']:.2f} s"
         )
-        report(result, text + (f", then {rate:.0f} frames/s" if rate else ""), json_output)
+        text += f", then {rate:.0f} frames/s" if rate else ""
+        if self._live is not None:
+            live = self._live.report()
+            result["live"] = asdict(live)
+            text += f"; {live.text()}"
+        # Standard output may carry the frames.
+        report(result, text, json_output, to_stderr=str(settings.output) == "-")
         sys.stdout.flush()
 
 

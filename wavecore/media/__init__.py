@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from wavecore.files import check_output
 from wavecore.media.geometry import centre_crop_box, fit_frame
+from wavecore.media.live import LiveSource, PacedFile, open_camera, open_pipe, open_tcp
+from wavecore.media.outlet import Outlet
 from wavecore.media.reader import VideoInfo, VideoReader, read_video
 from wavecore.media.sheet import FramePicker, contact_sheet, save_contact_sheet
 from wavecore.media.timing import resample
@@ -16,6 +18,9 @@ __all__ = [
     "FrameDirectoryWriter",
     "FramePicker",
     "FrameSink",
+    "LiveSource",
+    "Outlet",
+    "PacedFile",
     "VideoInfo",
     "VideoReader",
     "VideoWriter",
@@ -23,6 +28,9 @@ __all__ = [
     "check_output",
     "contact_sheet",
     "fit_frame",
+    "open_camera",
+    "open_pipe",
+    "open_tcp",
     "read_video",
     "resample",
     "save_contact_sheet",

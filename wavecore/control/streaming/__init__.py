@@ -4,6 +4,7 @@ from wavecore.control.streaming.balance import BlockScheduler
 from wavecore.control.streaming.batching import BatchingController, BatchingSettings, Decision
 from wavecore.control.streaming.cost import CostModel
 from wavecore.control.streaming.inbox import Arrival, Inbox
+from wavecore.control.streaming.intake import Intake, IntakeSettings
 from wavecore.control.streaming.noise import NoiseController, NoiseSettings, pixel_differences
 from wavecore.control.streaming.partition import bottleneck, partition, worth_moving
 from wavecore.control.streaming.settings import StreamingSettings
@@ -18,6 +19,8 @@ __all__ = [
     "CostModel",
     "Decision",
     "Inbox",
+    "Intake",
+    "IntakeSettings",
     "NoiseController",
     "NoiseSettings",
     "SinkChange",

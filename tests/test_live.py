@@ -1,0 +1,133 @@
+"""A live source through a session: delivery, drops, stalls, one frame, black frames, a source that fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from test_restyling import HEIGHT, WIDTH, clip, pipe  # noqa: F401
+
+from wavecore.control.streaming import IntakeSettings, StreamingSettings
+from wavecore.live import LiveFrames
+from wavecore.media import LiveSource
+from wavecore.trace import Trace
+
+
+class Scripted(LiveSource):
+    """Frames with waits between them; then perhaps a fault."""
+
+    def __init__(self, frames, wait=lambda index: 0.0, fault=None, end=True):
+        super().__init__("script", (WIDTH, HEIGHT))
+        self.frames, self.wait, self.end, self.late_fault = frames, wait, end, fault
+        self.closed = threading.Event()
+
+    def __iter__(self):
+        for index, frame in enumerate(self.frames):
+            if self.closed.wait(self.wait(index)):
+                return
+            yield frame
+        self.fault = self.late_fault
+        if not self.end:
+            self.closed.wait()
+
+    def close(self):
+        self.closed.set()
+
+
+def restyle(pipe, source, steps=2, realtime=False, timeout=10.0, slow=0.0, **intake):  # noqa: F811
+    settings = IntakeSettings(passes=steps, realtime=realtime, **intake)
+    frames = LiveFrames(source, settings, lambda first: 1 if first else 4, timeout)
+    trace = Trace()
+    session = pipe.restyle(
+        frames,
+        "a red ball",
+        rounds="stream_batch",
+        steps=steps,
+        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
+        hold=frames.hold,
+        trace=trace,
+    )
+    frames.attach(trace)
+    shown = []
+    with session:
+        for group in session:
+            time.sleep(slow)
+            shown.append(frames.shown(group.frames))
+    frames.close()
+    return np.concatenate(shown) if shown else np.zeros((0,)), frames.report(), trace.events
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 2, 5, 23])
+def test_every_frame_comes_out(pipe, steps, count):  # noqa: F811
+    frames, report, _ = restyle(pipe, Scripted(clip(count)), steps)
+    assert len(frames) == report.emitted == report.arrived == count
+    assert report.dropped == 0 and report.fault is None
+
+
+def test_a_slow_model_drops_frames_keeps_the_speed_and_bounds_the_queue(pipe):  # noqa: F811
+    source = Scripted(clip(200), lambda index: 0.002)
+    frames, report, events = restyle(pipe, source, 1, realtime=True, slow=0.03)
+    assert report.dropped > 50
+    assert report.emitted + report.dropped == report.arrived == 200
+    assert len(frames) == 200, "each dropped frame shows as the one after it"
+    assert report.longest_queue <= 120
+    assert sum(event.data["frames"] for event in events if event.kind == "drop") == report.dropped
+
+
+def test_a_source_that_may_wait_loses_nothing(pipe):  # noqa: F811
+    frames, report, _ = restyle(pipe, Scripted(clip(200)), 1, slow=0.001)
+    assert len(frames) == report.emitted == 200 and report.dropped == 0
+
+
+def test_a_stall_delivers_what_is_at_work(pipe):  # noqa: F811
+    """Chunks that are through their first level do not wait for the next chunk for ever."""
+    gate, delivered = threading.Event(), []
+
+    def wait(index):
+        if index == 13:
+            gate.wait(20)
+        return 0.0
+
+    settings = IntakeSettings(passes=4, realtime=True, stall_seconds=0.1)
+    frames = LiveFrames(Scripted(clip(21), wait), settings, lambda first: 1 if first else 4)
+    session = pipe.restyle(
+        frames,
+        "a red ball",
+        rounds="stream_batch",
+        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
+        hold=frames.hold,
+    )
+    frames.attach(Trace())
+    with session:
+        for group in session:
+            delivered.append(frames.shown(group.frames))
+            if sum(map(len, delivered)) == 13:
+                gate.set()
+    frames.close()
+    assert sum(map(len, delivered)) == 21
+    assert gate.is_set(), "all 13 frames came out while the source stood still"
+
+
+def test_a_source_that_goes_silent_ends_with_its_frames_delivered(pipe):  # noqa: F811
+    frames, report, _ = restyle(pipe, Scripted(clip(7), end=False), 2, timeout=0.3, stall_seconds=0.1)
+    assert len(frames) == 7
+    assert report.fault == "script: no frame for 0.3 s"
+
+
+def test_a_source_that_fails_ends_with_its_frames_delivered(pipe):  # noqa: F811
+    frames, report, _ = restyle(pipe, Scripted(clip(7), fault="script: the cable is out"))
+    assert len(frames) == 7
+    assert report.fault == "script: the cable is out"
+
+
+def test_black_frames_are_frames(pipe):  # noqa: F811
+    frames, report, _ = restyle(pipe, Scripted(np.zeros((9, HEIGHT, WIDTH, 3), np.uint8)))
+    assert len(frames) == 9 and report.fault is None
+
+
+def test_no_frame_at_all_is_an_empty_stream(pipe):  # noqa: F811
+    frames, report, _ = restyle(pipe, Scripted(clip(1)[:0]))
+    assert len(frames) == report.arrived == 0

@@ -1,0 +1,122 @@
+"""When the next chunk of a live stream enters, and what is dropped before it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wavecore.control.clock import SECOND
+from wavecore.control.streaming.cost import CostModel
+from wavecore.control.streaming.inbox import Inbox
+from wavecore.errors import UsageError
+
+Step = Literal["enter", "advance", "wait"]
+
+_BUSY = 0.9  # of the time from chunk to chunk: what passes may take for chunks to go through one by one
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntakeSettings:
+    """Objective and rules of a live stream.
+
+    Attributes
+    ----------
+    slo : float
+        Seconds from the arrival of a frame to its output.
+    passes : int
+        Denoising steps that a chunk goes through.
+    realtime : bool
+        Drop frames of the source rather than fall behind it.
+    stall_seconds : float
+        Without a new frame for so long, chunks at work go on without waiting for more.
+    """
+
+    slo: float = 1.0
+    passes: int = 1
+    realtime: bool = True
+    stall_seconds: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("slo", "passes", "stall_seconds"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name}: expected a number above 0, got {getattr(self, name)}")
+
+
+class Intake:
+    """Decides for one stream over an inbox.
+
+    A chunk enters as soon as its frames are there. While they are not, the chunks at work go on without it
+    if passes are short enough that every chunk can be taken through all levels by itself, which gives the
+    least delay; otherwise all levels wait for it and run as one batch, which gives the most frames a second.
+
+    Parameters
+    ----------
+    settings : IntakeSettings
+
+    Attributes
+    ----------
+    cost : CostModel
+        Seconds of a round by the rows in it.
+    """
+
+    def __init__(self, settings: IntakeSettings) -> None:
+        self.settings = settings
+        self.cost = CostModel()
+        self._last_arrival: int | None = None
+        self._interval = 0.0  # seconds between frames
+
+    def arrived(self, now: int) -> None:
+        """Take note of the arrival of a frame, at `now` nanoseconds."""
+        if self._last_arrival is not None:
+            interval = (now - self._last_arrival) / SECOND
+            self._interval = 0.9 * self._interval + 0.1 * interval if self._interval else interval
+        self._last_arrival = now
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Take note of a round of `rows` noise levels, encoding and decoding included."""
+        if rows and seconds > 0:
+            self.cost.observe(rows, seconds)
+
+    def decide(self, now: int, inbox: Inbox[Any], needed: int, in_flight: int, over: bool) -> Step:
+        """Choose what to do now; thins the inbox when a chunk enters that it has fallen behind.
+
+        Parameters
+        ----------
+        now : int
+            Nanoseconds.
+        inbox : Inbox
+        needed : int
+            Frames of the next chunk.
+        in_flight : int
+            Chunks at work.
+        over : bool
+            Whether the source has ended.
+        """
+        if over or len(inbox) >= needed:
+            if self.settings.realtime and self._behind(now, inbox, needed):
+                inbox.thin(needed)
+            return "enter"
+        if in_flight and (self._stalled(now) or self.one_by_one(needed)):
+            return "advance"
+        return "wait"
+
+    def one_by_one(self, needed: int) -> bool:
+        """Whether every chunk of `needed` frames can go through all levels before the next one is there."""
+        if not self.cost.observations or not self._interval:
+            return True
+        return self.settings.passes * self.cost.predict(1) <= _BUSY * needed * self._interval
+
+    def _behind(self, now: int, inbox: Inbox[Any], needed: int) -> bool:
+        """Whether a further chunk waits already, or what waits will be late."""
+        if len(inbox) <= needed:
+            return False
+        if len(inbox) >= 2 * needed or not self.cost.observations:
+            return len(inbox) >= 2 * needed
+        oldest = inbox.oldest
+        assert oldest is not None
+        done = now + round(self.settings.passes * self.cost.predict(self.settings.passes) * SECOND)
+        return done - oldest > self.settings.slo * SECOND
+
+    def _stalled(self, now: int) -> bool:
+        latest = self._last_arrival
+        return latest is not None and now - latest > self.settings.stall_seconds * SECOND
