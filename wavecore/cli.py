@@ -27,6 +27,7 @@ _COMMANDS = {
     "convert": "Convert a checkpoint between naming schemes.",
     "simulate": "Run the speculative controller in virtual time: latency, cost, laws.",
     "replay": "Run a recorded speculative session again and compare its frames.",
+    "plan": "Predict what placements do on some devices, and choose the best.",
     "trace": "Turn an event log into a timeline for Perfetto.",
     "doctor": "Show what this machine has and which kernels run on it.",
 }
