@@ -57,8 +57,8 @@ class DenoiserSettings:
     curriculum: tuple[tuple[float, tuple[float, float, float, float]], ...] = (
         (0.0, (1.0, 0.0, 0.0, 0.0)),
         (0.15, (0.6, 0.25, 0.15, 0.0)),
-        (0.4, (0.4, 0.25, 0.15, 0.2)),
-        (0.7, (0.25, 0.2, 0.15, 0.4)),
+        (0.4, (0.2, 0.35, 0.2, 0.25)),
+        (0.7, (0.15, 0.3, 0.2, 0.35)),
     )
     matrix_learning_rate: float = 4e-3
     learning_rate: float = 1.5e-3
