@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from wavecore.errors import UsageError
 from wavecore.media import read_video
-from wavecore.metrics import optical_flow, warp_error
+from wavecore.metrics import drift, flicker, frame_similarity, optical_flow, warp_error
 
 DOG = Path(__file__).resolve().parents[1] / "examples" / "dog.mp4"
 
@@ -112,3 +112,70 @@ def test_wrong_clips() -> None:
     ]:
         with pytest.raises(UsageError, match=message):
             warp_error(source, edited)
+
+
+def still(levels) -> np.ndarray:
+    """Frames of one grey level each."""
+    return np.broadcast_to(np.array(levels, np.uint8)[:, None, None, None], (len(levels), 32, 32, 3))
+
+
+def test_a_true_error_of_one_reads_one() -> None:
+    """Differences of uint8 without a cast read 128 here."""
+    source = np.stack([texture(size=64).clip(10, 240).astype(np.uint8)] * 6)
+    alternating = source + (np.arange(6) % 2).astype(np.uint8)[:, None, None, None]
+    assert warp_error(source, alternating) == pytest.approx(1.0)
+    assert warp_error(source, source) == 0
+
+
+def test_similarity_of_consecutive_frames_has_known_ends() -> None:
+    frame = texture(size=64).clip(0, 255).astype(np.uint8)
+    assert frame_similarity(np.stack([frame, frame, frame])) == pytest.approx(100)
+    assert frame_similarity(np.stack([frame, 255 - frame])) == pytest.approx(-100, abs=0.5)
+    noise = np.random.default_rng(0).integers(0, 256, (40, 64, 64, 3), dtype=np.uint8)
+    assert abs(frame_similarity(noise)) < 5
+    assert frame_similarity(still([0, 0, 0])) == 100
+    brighter = np.stack([frame // 2, frame // 2 + 60])
+    assert frame_similarity(brighter) > 99, "brightness alone does not count"
+
+
+def test_similarity_takes_features_from_elsewhere() -> None:
+    axes = torch.eye(3)[None]
+
+    def channel(frame: torch.Tensor) -> torch.Tensor:
+        return axes[:, int(frame.mean((0, 2, 3)).argmax())]
+
+    colours = np.zeros((4, 16, 16, 3), np.uint8)
+    for index, which in enumerate((0, 0, 1, 1)):
+        colours[index, ..., which] = 255
+    assert frame_similarity(colours, channel) == pytest.approx(200 / 3)
+
+
+def test_flicker_reads_what_alternates_and_not_what_rises() -> None:
+    assert flicker(still([100, 110] * 6)) == pytest.approx(10, abs=1e-3)
+    assert flicker(still(range(0, 120, 10))) == pytest.approx(0, abs=1e-3)
+    assert flicker(still([7] * 5)) == 0
+
+
+def test_drift_is_the_slope_of_colour_and_contrast() -> None:
+    """Two levels of red a second; contrast that doubles within a minute."""
+    frames = np.zeros((61, 32, 32, 3), np.uint8)
+    frames[..., 0] = (2 * np.arange(61))[:, None, None]
+    assert drift(frames, 1.0).colour == pytest.approx(120, rel=0.01)
+    pattern = (
+        np.where(np.arange(32) % 2, 1, -1)[None, None, :, None]
+        * (40 + 40 * np.arange(61) / 60)[:, None, None, None]
+    )
+    wider = np.broadcast_to(128 + pattern, (61, 32, 32, 3)).round().astype(np.uint8)
+    measured = drift(wider, 1.0)
+    assert measured.colour < 1
+    assert measured.contrast == pytest.approx(100 * 40 / 60, rel=0.02)
+    assert drift(still([9, 9, 9]), 16) == pytest.approx((0.0, 0.0), abs=1e-9)
+
+
+def test_wrong_arguments_of_the_measures() -> None:
+    with pytest.raises(UsageError, match="expected at least 3 frames"):
+        flicker(still([1, 2]))
+    with pytest.raises(UsageError, match="fps"):
+        drift(still([1, 2]), 0)
+    with pytest.raises(UsageError, match="uint8"):
+        frame_similarity(still([1, 2]).astype(np.float32))  # type: ignore[arg-type]

@@ -1,8 +1,9 @@
-"""Measures of edited video against its source."""
+"""Measures of video with a known answer: against a source, from frame to frame, over time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -59,6 +60,98 @@ def warp_error(source: Clip, edited: Clip) -> float:
         total += float((difference * counts).sum())
         count += float(counts.sum())
     return total / count if count else float("nan")
+
+
+@torch.inference_mode()
+def frame_similarity(video: Clip, features: Callable[[Tensor], Tensor] | None = None) -> float:
+    """Mean similarity of consecutive frames, in percent: 100 times the cosine of their features.
+
+    Parameters
+    ----------
+    video : uint8 [f, h, w, 3]
+        At least two frames of at least 16x16.
+    features : callable, optional
+        Frames float [1, 3, h, w], 0 to 255, to features [1, d]; CLIP's image encoder gives the published
+        measure. Left out: the picture itself at 16x16, less its mean, so that brightness alone does not
+        count.
+
+    Returns
+    -------
+    float
+        100 for frames that are alike, 0 for unrelated ones, -100 for opposite ones.
+    """
+    _check_clip("video", video)
+    describe = _thumbnail if features is None else features
+    total, before = 0.0, describe(_planes(video[0]))
+    for frame in video[1:]:
+        after = describe(_planes(frame))
+        lengths = float(before.norm()), float(after.norm())
+        if all(lengths):
+            total += float((before * after).sum()) / (lengths[0] * lengths[1])
+        else:
+            total += lengths[0] == lengths[1]
+        before = after
+    return 100 * total / (len(video) - 1)
+
+
+@torch.inference_mode()
+def flicker(video: Clip) -> float:
+    """Brightness that comes and goes from frame to frame, in grey levels.
+
+    Half the second difference over time of the mean brightness of 8x8 blocks: light that rises or falls
+    evenly does not count, and one that alternates by d every frame reads d.
+
+    Parameters
+    ----------
+    video : uint8 [f, h, w, 3]
+        At least three frames of at least 16x16.
+    """
+    _check_clip("video", video, frames=3)
+    blocks = [F.avg_pool2d(_grey(frame), 8) for frame in video[:2]]
+    total = 0.0
+    for frame in video[2:]:
+        first, second = blocks
+        third = F.avg_pool2d(_grey(frame), 8)
+        total += float((first - 2 * second + third).abs().mean()) / 2
+        blocks = [second, third]
+    return total / (len(video) - 2)
+
+
+class Drift(NamedTuple):
+    """How a video changes over time, by the straight line through its frames.
+
+    Attributes
+    ----------
+    colour : float
+        Change of the mean colour in grey levels a minute: the length of the change in RGB.
+    contrast : float
+        Change of the standard deviation of the grey picture, in percent of its mean a minute.
+    """
+
+    colour: float
+    contrast: float
+
+
+@torch.inference_mode()
+def drift(video: Clip, fps: float) -> Drift:
+    """Slow change of colour and contrast.
+
+    Parameters
+    ----------
+    video : uint8 [f, h, w, 3]
+        At least two frames of at least 16x16.
+    fps : float
+        Frames a second.
+    """
+    _check_clip("video", video)
+    if not 0 < fps < float("inf"):
+        raise UsageError(f"fps: expected a number above 0, got {fps}")
+    colours = np.stack([frame.reshape(-1, 3).mean(0) for frame in video])
+    contrasts = np.array([float(_grey(frame).std(correction=0)) for frame in video])
+    minutes = np.arange(len(video)) / fps / 60
+    slope = np.polynomial.polynomial.polyfit(minutes, np.column_stack((colours, contrasts)), 1)[1]
+    level = contrasts.mean()
+    return Drift(float(np.linalg.norm(slope[:3])), float(100 * slope[3] / level) if level else 0.0)
 
 
 def optical_flow(first: Tensor, second: Tensor) -> Tensor:
@@ -165,12 +258,21 @@ def _grey(frame: Clip) -> Tensor:
     return (_planes(frame) * torch.tensor(_GREY)[None, :, None, None]).sum(1, keepdim=True)
 
 
+def _thumbnail(frame: Tensor) -> Tensor:
+    small = F.adaptive_avg_pool2d(frame, _SMALLEST)
+    return (small - small.mean()).flatten(1)
+
+
+def _check_clip(name: str, clip: Clip, frames: int = 2) -> None:
+    if clip.dtype != np.uint8 or clip.ndim != 4 or clip.shape[3] != 3:
+        raise UsageError(f"{name}: expected uint8 [f, h, w, 3], got {clip.dtype} {list(clip.shape)}")
+    if len(clip) < frames or min(clip.shape[1:3]) < _SMALLEST:
+        raise UsageError(f"{name}: expected at least {frames} frames of 16x16, got {list(clip.shape)}")
+
+
 def _check(source: Clip, edited: Clip) -> None:
     for name, clip in (("source", source), ("edited", edited)):
-        if clip.dtype != np.uint8 or clip.ndim != 4 or clip.shape[3] != 3:
-            raise UsageError(f"{name}: expected uint8 [f, h, w, 3], got {clip.dtype} {list(clip.shape)}")
-        if len(clip) < 2 or min(clip.shape[1:3]) < _SMALLEST:
-            raise UsageError(f"{name}: expected at least 2 frames of 16x16, got {list(clip.shape)}")
+        _check_clip(name, clip)
     if source.shape != edited.shape:
         shapes = f"expected the shape of source {list(source.shape)}, got {list(edited.shape)}"
         raise UsageError(f"edited: {shapes}")
