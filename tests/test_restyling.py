@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from wavecore.cache import pages_needed
 from wavecore.control.streaming import NoiseSettings, SinkSet, StreamingSettings
@@ -258,3 +261,69 @@ def test_two_streams_of_one_model_do_not_share_sinks(pipe):
 
 def test_the_set_of_a_session_is_its_own():
     assert SinkSet(2).chunks is not SinkSet(2).chunks
+
+
+def test_a_ring_of_two_gives_the_frames_of_one_process(pipe):
+    settings = StreamingSettings(
+        sinks="static", sink_chunks=2, position_limit=16, noise=NoiseSettings(), **LIVE
+    )
+    source = clip(41)
+    rules, _ = pipe._streaming_rules(pipe.rules("stream_batch", 2), settings)
+    alone = run_rules(pipe, source, settings, replace(rules, lag=2))
+    around, groups, _ = run(pipe, source, settings, placement="layers", devices=2)
+    assert len(groups) == 11
+    assert np.array_equal(around, alone)
+
+
+def run_rules(pipe, source, settings, rules):
+    """Restyle here, under rules of a ring."""
+    ringed = Pipeline(pipe.model)
+    ringed._streaming_rules = lambda *_: (rules, SinkSet(rules.anchor_chunks, settings.sink_threshold))
+    return run(ringed, source, settings)[0]
+
+
+class HostReads(TorchDispatchMode):
+    """Counts operations that read values of tensors on the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        self.count += name in (
+            "_local_scalar_dense",
+            "item",
+            "nonzero",
+            "is_nonzero",
+            "equal",
+            "masked_select",
+        )
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_steady_micro_step_reads_nothing_back(pipe, steps):
+    """The public code reads the ring's state back 211 times a step at two steps and 30 layers."""
+    settings = StreamingSettings(sinks="static", sink_chunks=2, position_limit=16, **LIVE)
+    session = pipe.restyle(
+        iter(clip(81)), "a red ball", rounds="stream_batch", steps=steps, streaming=settings
+    )
+    with session:
+        for _ in range(8):
+            next(session)
+        placement, reads = session._placement, []
+        submit = placement.submit
+
+        def counted(*arguments):
+            with HostReads() as mode:
+                submit(*arguments)
+            reads.append(mode.count)
+
+        placement.submit = counted
+        for _ in range(6):
+            next(session)
+    with HostReads() as mode:
+        torch.ones(1).item()
+    assert mode.count == 1, "the counter counts"
+    assert reads == [0] * len(reads) and len(reads) >= 6

@@ -202,7 +202,7 @@ class Pipeline:
         prompt, seed, steps, size, fps, rounds, trace
             As for `session`.
         """
-        _choice("placement", placement, ("local",))
+        _choice("placement", placement, ("local", "layers"))
         self._causal("restyling")
         strength = self.model.defaults.strength if strength is None else strength
         if not 0 < strength <= 1:
