@@ -11,6 +11,7 @@ from wavecore.control.speculative.events import CONTEXT, LATENT, PIXELS, SNAPSHO
 from wavecore.errors import WavecoreError
 from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.joint import JointGenerator
+from wavecore.interactive.predictions import NOTHING_YET
 from wavecore.rounds.calls import CallRules
 from wavecore.source import to_pixels, to_uint8
 
@@ -51,6 +52,8 @@ def make(generator, position, groups, prompt, trimmed=0, stop=None):
     made = generator.call(position, groups, trimmed, prompt)
     reports = []
     for report in made:
+        if report is NOTHING_YET:
+            continue
         reports.append(report)
         if len(reports) == stop:
             made.close()
@@ -72,11 +75,11 @@ def test_every_part_of_every_group_is_reported_once(pipe, order):
     generator = causal(pipe, order)
     reports = make(generator, 0, 8, OLD)
     parts = [0] * 8
-    for group, added in reports:
-        assert not parts[group] & added
-        parts[group] |= added
+    for position, added in reports:
+        assert not parts[position] & added
+        parts[position] |= added
     assert parts == [LATENT | CONTEXT | PIXELS | SNAPSHOT] * 8
-    assert [group for group, added in reports if added & PIXELS] == list(range(8))
+    assert [position for position, added in reports if added & PIXELS] == list(range(8))
     assert all(torch.isfinite(latent).all() for latent in latents(generator).values())
 
 
@@ -232,7 +235,7 @@ JOINT = [BoundaryImage(6), LatentInput(6), Keyframes(6, group=2)]
 def test_a_joint_call_continues_from_what_its_adapter_is_given(joint_pipe, adapter):
     """Fresh generators that hold only what is given make the same; the trimmed span is not played."""
     generator = joint(joint_pipe, adapter)
-    assert [made.group for made in make(generator, 0, 6, OLD)] == list(range(6))
+    assert [made.position for made in make(generator, 0, 6, OLD)] == list(range(6))
     assert generator.predictions[0].frames.shape[0] == 1
     branch = 4
     trimmed, groups = adapter.trimmed(branch), adapter.playable(branch)
@@ -242,7 +245,7 @@ def test_a_joint_call_continues_from_what_its_adapter_is_given(joint_pipe, adapt
         fresh.predictions[p] = generator.predictions[p]
     for each in (generator, fresh):
         reports = make(each, branch, groups, NEW, trimmed)
-        assert [made.group for made in reports] == list(range(groups))
+        assert [made.position for made in reports] == list(range(branch, branch + groups))
         assert {made.parts for made in reports} == {LATENT | PIXELS}
     assert same(latents(generator, 0, branch), before)
     assert same(latents(generator, branch), latents(fresh, branch))
@@ -299,3 +302,67 @@ def test_what_a_joint_call_replaced_can_be_restored(joint_pipe, adapter):
     list(generator.call(4, adapter.playable(4), adapter.trimmed(4), NEW))
     generator.restore(shelf)
     assert same(latents(generator), before)
+
+
+# -- an interactive wave ------------------------------------------------------------------
+
+
+def wave(pipe, steps=2):
+    """Slots run one by one, so that what else is in a round changes no bit."""
+    rules = CallRules(steps=steps, order="wavefront", history=3, store_history=6)
+    generator = CausalGenerator(pipe.model, rules, pipe.levels(steps), 5, SIZE, 18)
+    generator._placement.order = "slots"
+    poison(generator)
+    return generator
+
+
+def run_wave(generator, latents, cut=None, prompt=NEW):
+    """Rounds of a call of `latents`; at `cut` = (round, position) the rest is replaced by 9 others."""
+    rounds = 0
+    for made in generator.call(0, latents, 0, OLD):
+        if made is NOTHING_YET:
+            rounds += 1
+            if cut is not None and rounds == cut[0]:
+                assert generator.splice(cut[1], 9, prompt)
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("round", "position"), [(1, 3), (2, 3), (2, 6), (3, 3), (4, 6), (4, 5), (4, 9), (5, 9)]
+)
+def test_a_cut_wave_keeps_what_lies_before_and_continues_as_if_nothing_else_had_been(pipe, round, position):
+    plain, cut, fresh = wave(pipe), wave(pipe), wave(pipe)
+    run_wave(plain, 15)
+    run_wave(cut, 15, (round, position))
+    before = latents(plain, 0, position)
+    assert same(latents(cut, 0, position), before), "the run with the update equals the one without it"
+    assert sorted(latents(cut)) == list(range(position + 9))
+    # The same prefix, and nothing was ever behind it: chunks are cut where the prefix ends.
+    if position % 3 == 0:
+        run_wave(fresh, position, (min(round, position // 3 + 2), position))
+        late = round > position // 3 + 2
+        assert late or same(latents(fresh), latents(cut))
+    assert not torch.equal(latents(plain)[position], latents(cut)[position])
+    assert all(torch.isfinite(latent).all() for latent in latents(cut).values())
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_the_first_new_chunk_comes_after_as_many_rounds_as_there_are_steps(pipe, steps):
+    generator = wave(pipe, steps)
+    rounds, spliced, came = 0, None, None
+    for made in generator.call(0, 18, 0, OLD):
+        if made is NOTHING_YET:
+            rounds += 1
+            if rounds == 3:
+                generator.splice(9, 9, NEW)
+                spliced = rounds
+        elif came is None and made.position == 9 and made.parts & PIXELS:
+            came = rounds + 1
+    assert came - spliced == steps
+
+
+def test_calls_of_one_piece_cannot_be_cut(pipe, joint_pipe):
+    for generator in (causal(pipe), causal(pipe, "first alone"), joint(joint_pipe, JOINT[1])):
+        call = generator.call(0, 6, 0, OLD)
+        next(call)
+        assert not generator.splice(3, 3, NEW)

@@ -174,17 +174,21 @@ def test_after_close_nothing_happens(pipe):
 # -- faults -------------------------------------------------------------------------------
 
 
-def break_call(session, number, after=1, error=RuntimeError("out of memory")):
+def break_call(session, number, after=1):
     """Let call `number` of the session fail after `after` reports."""
     generator = session._worker.branches.generator
     call, calls = generator.call, []
 
     def failing(*arguments):
         calls.append(arguments)
-        for index, made in enumerate(call(*arguments)):
-            if len(calls) - 1 == number and index == after:
-                raise error
-            yield made
+        made = call(*arguments)
+        try:
+            for index, step in enumerate(made):
+                if len(calls) - 1 == number and index == after:
+                    raise RuntimeError("out of memory")
+                yield step
+        finally:
+            made.close()
 
     generator.call = failing
 
@@ -221,8 +225,6 @@ def test_what_failed_is_restored_as_it_was(pipe):
 
 def test_calls_that_always_fail_end_the_stream_with_their_reason(pipe):
     session = start(pipe)
-    session._worker.branches.generator.call = lambda *arguments: iter([1 / 0])
-    break_call(session, -1)
     session._worker.branches.generator.call = lambda *a: (_ for _ in ()).throw(ValueError("no weights"))
     with pytest.raises(WavecoreError, match=r"session: 3 jobs in a row failed.*ValueError: no weights"):
         next(session)

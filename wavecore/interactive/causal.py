@@ -12,12 +12,12 @@ from torch import Tensor
 from wavecore.cache import PoolSize
 from wavecore.cache.table import Suffix
 from wavecore.control.speculative.events import CONTEXT, LATENT, PIXELS, SNAPSHOT
-from wavecore.interactive.predictions import Decoder, Made, Prediction, Predictions, inference
+from wavecore.interactive.predictions import NOTHING_YET, Decoder, Made, Prediction, Predictions, inference
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import TextContext
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.rounds import NoiseLevel, Round
-from wavecore.rounds.calls import CallRules, Piece
+from wavecore.rounds.calls import CallRules, Piece, Wave
 
 _PROMPTS = 8  # encoded texts kept
 _MADE = LATENT | PIXELS | SNAPSHOT
@@ -79,6 +79,9 @@ class CausalGenerator:
         self._decoder = Decoder(model.vae)
         self._pieces: list[Piece] = []  # chunks whose clean keys and values are there
         self._texts: OrderedDict[str, TextContext] = OrderedDict()
+        self._texts_of: dict[int, str] = {}  # prompt of each chunk of the call
+        self._left: set[int] = set()  # chunks of the call that are not complete
+        self._wave: Wave | None = None
 
     # -- calls ---------------------------------------------------------------------------
 
@@ -90,28 +93,50 @@ class CausalGenerator:
         try:
             if self._prefill:
                 self._rebuild(position)
-            text = self._text(prompt)
+                yield NOTHING_YET
+            pieces = self.rules.pieces(position, latents)
+            self._left = {piece.start for piece in pieces}
+            self._texts_of = dict.fromkeys(self._left, prompt)
+            rounds: Iterator[Round]
+            if self.rules.order == "wavefront" and not self.rules.first_alone:
+                self._wave = Wave(self.rules, pieces, store=not self._prefill)
+                rounds = self._wave.rounds(self._pieces)
+            else:
+                store = not self._prefill
+                rounds = iter(self.rules.rounds(self._pieces, position, latents, store=store))
             waiting: list[tuple[int, Tensor]] = []  # complete latents to be decoded with the whole clip
-            rounds = self.rules.rounds(self._pieces, position, latents, store=not self._prefill)
             for round in rounds:
                 inputs = self._handoff.latents(round)
-                texts = {slot.chunk: text for slot in round.slots}
+                texts = {slot.chunk: self._text(self._texts_of[slot.chunk]) for slot in round.slots}
                 estimates = self._placement.run(round, inputs, self.levels, texts)
                 complete = self._handoff.advance(round, estimates)
                 if complete is not None and round.completes is not None:
                     waiting += list(enumerate(complete.unbind(1), round.completes))
-                    made = sum(1 for r in rounds[round.index + 1 :] if r.completes is not None)
-                    if not self._whole_clip or not made:
+                    self._left.discard(round.completes)
+                    if not self._whole_clip or not self._left:
                         for at, latent in waiting:
-                            self._decode(at, latent, prompt)
-                            yield Made(at - position, _MADE)
+                            self._decode(at, latent, self._texts_of[round.completes])
+                            yield Made(at, _MADE)
                         waiting = []
                 for piece in self._stored(round):
                     self._pieces.append(piece)
                     for at in range(piece.start, piece.end):
-                        yield Made(at - position, CONTEXT)
+                        yield Made(at, CONTEXT)
+                yield NOTHING_YET
         finally:
+            self._wave = None
             self._tidy(position)
+
+    def splice(self, position: int, latents: int, prompt: str) -> bool:
+        """See `Generator.splice`; slots before `position` go on, the new chunks enter behind them."""
+        if self._wave is None or self._whole_clip:
+            return False
+        self.discard(self.cut(position))
+        self._handoff.drop_from(position)
+        self._texts_of = {start: text for start, text in self._texts_of.items() if start < position}
+        for piece in self._wave.splice(position, latents):
+            self._texts_of[piece.start] = prompt
+        return True
 
     def _decode(self, position: int, latent: Tensor, prompt: str) -> None:
         before = self.predictions.before(position)

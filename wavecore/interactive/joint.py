@@ -71,7 +71,7 @@ class JointGenerator:
             if index < trimmed:  # regenerated: only the decoder needs it
                 continue
             self.predictions[position + index - trimmed] = decoded
-            made = Made(index - trimmed, LATENT | PIXELS)
+            made = Made(position + index - trimmed, LATENT | PIXELS)
             if self._whole_clip:
                 ready.append(made)
             else:
@@ -111,6 +111,10 @@ class JointGenerator:
             if given is not None:
                 x0[:, :known] = given
         return x0
+
+    def splice(self, position: int, groups: int, prompt: str) -> bool:
+        """See `Generator.splice`; a joint call is of one piece."""
+        return False
 
     def cut(self, position: int) -> dict[int, Prediction]:
         """See `Generator.cut`."""

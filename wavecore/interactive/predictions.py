@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -69,6 +69,11 @@ class Predictions:
         """Take everything from `position` on out."""
         return {p: self._entries.pop(p) for p in list(self._entries) if p >= position}
 
+    def drop(self, positions: Iterable[int]) -> None:
+        """Forget positions."""
+        for position in positions:
+            del self._entries[position]
+
     def restore(self, taken: dict[int, Prediction]) -> None:
         """Put back what was taken out."""
         self._entries |= taken
@@ -100,10 +105,14 @@ class Decoder:
 
 
 class Made(NamedTuple):
-    """Progress of a call: `parts` (see `wavecore.control.speculative.events`) of its group `group`."""
+    """Progress of a call: `parts` (see `wavecore.control.speculative.events`) of a position."""
 
-    group: int
+    position: int
     parts: int
+
+
+NOTHING_YET = Made(-1, 0)
+"""A step of a call that made nothing readable; the call can be ended or spliced after it."""
 
 
 class Generator(Protocol):
@@ -116,6 +125,13 @@ class Generator(Protocol):
 
         What lies from `position` on must have been cut. Closing the iterator ends the call; what it has
         reported stays.
+        """
+
+    def splice(self, position: int, groups: int, prompt: str) -> bool:
+        """Let a running call make [position, position + groups) under another prompt from now on.
+
+        What is in flight before `position` goes on, everything from it on is dropped. Called between two
+        steps of the call. False when that is not possible: calls are of one piece.
         """
 
     def cut(self, position: int) -> Any:

@@ -14,7 +14,7 @@ from wavecore.control.speculative.log import read_event
 from wavecore.errors import InputError
 from wavecore.interactive.session import Delivery, fingerprint
 from wavecore.interactive.speculation import Speculation, make_parts
-from wavecore.interactive.worker import RecordedWorker
+from wavecore.interactive.worker import RecordedWorker, Stopped
 from wavecore.models.bundle import StreamModel
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.session import FrameGroup
@@ -31,6 +31,8 @@ class Recording:
         Model, seed, sizes, parameters.
     inputs : list of Event
         Everything the controller was told.
+    stopped : list of Stopped
+        Calls that did not run to their end.
     hashes : dict of str by position
         Of the frames that were shown.
     totals : dict or None
@@ -39,6 +41,7 @@ class Recording:
 
     description: dict[str, Any]
     inputs: list[Event]
+    stopped: list[Stopped]
     hashes: dict[int, str]
     totals: dict[str, Any] | None
 
@@ -61,6 +64,7 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
     """
     description: dict[str, Any] | None = None
     inputs: list[Event] = []
+    stopped: list[Stopped] = []
     hashes: dict[int, str] = {}
     totals = None
     for number, event in enumerate(read_events(path), 1):
@@ -71,13 +75,15 @@ def read_recording(path: str | os.PathLike[str]) -> Recording:
                 inputs.append(read_event(event.data))
             except InputError as error:
                 raise InputError(f"{path}: line {number}: {error}") from None
+        elif event.kind == "stop":
+            stopped.append(Stopped(**event.data))
         elif event.kind == "display" and "hash" in event.data:
             hashes[event.data["group"]] = event.data["hash"]
         elif event.kind == "finish" and "totals" in event.data:
             totals = event.data["totals"]
     if description is None:
         raise InputError(f"{path}: expected the log of a session with control speculative, got none")
-    return Recording(description, inputs, hashes, totals)
+    return Recording(description, inputs, stopped, hashes, totals)
 
 
 @dataclass
@@ -133,7 +139,7 @@ def replay(
     width, height = stated["size"]
     parts = make_parts(model, recording.speculation, rules, levels, stated["seed"], (width, height), fps)
     reports = Counter(event.job for event in recording.inputs if isinstance(event, Ready))
-    worker = RecordedWorker(parts.generator, reports)
+    worker = RecordedWorker(parts.generator, reports, recording.stopped)
     delivery = Delivery(parts, fps, model.vae.temporal_factor, num_frames)
     result = Replayed()
     hashes = dict(recording.hashes)

@@ -17,7 +17,7 @@ from wavecore.control.speculative.events import Close, Commit, Display, Ended, E
 from wavecore.control.speculative.runner import Item, Runner
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.interactive.speculation import Parts, Speculation, make_parts
-from wavecore.interactive.worker import ThreadWorker, VirtualWorker, Worker
+from wavecore.interactive.worker import Stopped, ThreadWorker, VirtualWorker, Worker
 from wavecore.models.bundle import StreamModel
 from wavecore.prompt import check_prompt
 from wavecore.rounds import NoiseLevel, Rules
@@ -139,12 +139,14 @@ class SpeculativeSession:
         self._wall: WallClock[Item] | None = None
         self._skips = 0
         if self._real:
-            self._wall = wall = WallClock()
-            self._worker = ThreadWorker(parts.generator, wall)
+            self._wall = wall = WallClock[Item]()
+            self._worker = ThreadWorker(parts.generator, wall, self._note)
             self._runner = Runner(parts.controller, wall, self._perform, self._observe)
         else:
             virtual: VirtualClock[Item] = VirtualClock(round(self.trace.clock() * SECOND))
-            self._worker = VirtualWorker(parts.generator, virtual, parts.adapter, speculation.costs)
+            self._worker = VirtualWorker(
+                parts.generator, virtual, parts.adapter, speculation.costs, self._note
+            )
             self._runner = Runner(parts.controller, virtual, self._perform, self._observe)
         self._runner.update(prompt)
         if self._real:
@@ -260,6 +262,9 @@ class SpeculativeSession:
         if self._skips and tick is not None and tick > time and self._wall is not None:
             self._wall.advance(tick - time)
         return Wake(time)
+
+    def _note(self, stopped: Stopped) -> None:
+        self.trace.record("stop", track="worker", **stopped._asdict())
 
     def _perform(self, output: Output) -> None:
         more: dict[str, Any] = {}

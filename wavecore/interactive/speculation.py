@@ -60,6 +60,9 @@ class Speculation:
         Seconds after which a call is told to end.
     whole_clip : bool
         Decode a call as a whole, not latent by latent.
+    cut : bool
+        With rounds "wavefront" on a causal model: a new prompt cuts a wave that is under way, at the
+        earliest chunk that is feasible. Slots before it go on, and the wave is filled anew behind them.
     pacing : "real" or "virtual"
         Whether groups come when they are due, or at once, with the measured time of calls on a virtual clock.
     costs : UnitCosts, optional
@@ -76,6 +79,7 @@ class Speculation:
     commit_lead: float = 0.0
     job_timeout: float = 60.0
     whole_clip: bool = False
+    cut: bool = False
     pacing: Pacing = "real"
     costs: UnitCosts | None = None
 
@@ -88,6 +92,8 @@ class Speculation:
             if getattr(self, name) not in allowed:
                 choices = ", ".join(choice for choice in allowed if choice)
                 raise UsageError(f"{name}: expected one of {choices}, got {getattr(self, name)!r}")
+        if self.cut and self.whole_clip:
+            raise UsageError("cut: expected latents that are decoded one by one, got whole_clip")
         if self.costs is not None and self.pacing != "virtual":
             raise UsageError(f"costs: expected virtual pacing with costs, got {self.pacing}")
 
@@ -132,12 +138,17 @@ def make_parts(
         fallback=speculation.fallback,
         commit_lead=speculation.commit_lead,
         job_timeout=speculation.job_timeout,
+        cut_every=rules.chunk_frames if speculation.cut else None,
     )
+    joint = model.defaults.joint_latents is not None
+    if speculation.cut and (joint or not isinstance(rules, Wavefront)):
+        got = f"a bidirectional model ({model.name})" if joint else type(rules).__name__.lower()
+        raise UsageError(f"cut: expected rounds wavefront on a causal model, got {got}")
     whole: dict[str, Any] = {"whole_clip": speculation.whole_clip}
     generator: Generator
-    if model.defaults.joint_latents is None:
+    if not joint:
         prefill = isinstance(adapter, CleanPrefill)
-        calls = call_rules(rules)
+        calls = call_rules(rules, first_alone=not speculation.cut)
         generator = CausalGenerator(
             model, calls, levels, seed, size, adapter.latents, prefill=prefill, **whole
         )
@@ -146,7 +157,7 @@ def make_parts(
     return Parts(adapter, Controller(settings, estimator), generator)
 
 
-def call_rules(rules: Rules) -> CallRules:
+def call_rules(rules: Rules, first_alone: bool = True) -> CallRules:
     """Rules of calls after those of an endless stream: histories are counted in latents, not in chunks."""
     if not isinstance(rules, Sequential | Wavefront):
         raise UsageError(
@@ -161,7 +172,7 @@ def call_rules(rules: Rules) -> CallRules:
         history=history * rules.chunk_frames,
         store_history=rules.store_history * rules.chunk_frames,
         anchor=rules.anchor_chunks > 0,
-        first_alone=wave,
+        first_alone=wave and first_alone,
     )
 
 

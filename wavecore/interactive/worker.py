@@ -5,10 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from wavecore.control.clock import Clock, nanoseconds
 from wavecore.control.speculative import Adapter, UnitCosts
@@ -18,11 +18,13 @@ from wavecore.control.speculative.events import (
     Event,
     Failed,
     Finish,
+    JobEnd,
     Launch,
     Output,
     Ready,
     Restore,
     Shelve,
+    Wake,
 )
 from wavecore.control.speculative.runner import Item
 from wavecore.interactive.predictions import Generator, Made
@@ -47,6 +49,24 @@ class Branches:
             self.generator.restore(self._shelf)
             self._shelf = None
 
+    def call(self, launch: Launch) -> Iterator[Made]:
+        """Steps of a call; what it has made and not reported when it ends is forgotten."""
+        generator, reported = self.generator, set[int]()
+        made = generator.call(launch.position, launch.groups, launch.trimmed, str(launch.condition))
+        try:
+            for step in made:
+                reported.add(step.position)
+                yield step
+        finally:
+            made.close()  # type: ignore[attr-defined]
+            predictions = generator.predictions
+            predictions.drop([p for p in predictions if p >= launch.position and p not in reported])
+
+    def splice(self, launch: Launch) -> bool:
+        """Let the running call go on as another one from a position on; see `Generator.splice`."""
+        self.generator.release(min(self.committed, launch.position))
+        return self.generator.splice(launch.position, launch.groups, str(launch.condition))
+
     def begin(self, launch: Launch, keep: bool) -> None:
         """Cut the suffix that a call replaces; with `keep` it can be restored until the next call."""
         if self._shelf is not None:
@@ -70,19 +90,56 @@ class Worker(Protocol):
         """End what is under way and give up memory."""
 
 
-class _Commands:
-    """Turns outputs into commands, in order. `Shelve` precedes the launch that it is about."""
+class Stopped(NamedTuple):
+    """A call that did not run to its end.
 
-    def __init__(self, generator: Generator) -> None:
+    Attributes
+    ----------
+    job : int
+    steps : int
+        Made since its launch.
+    by : int or None
+        The job that cut it; None when it failed or was told to end.
+    spliced : bool
+        Whether the call goes on as that job, rather than being made anew.
+    """
+
+    job: int
+    steps: int
+    by: int | None = None
+    spliced: bool = False
+
+
+Note = Callable[[Stopped], None]
+
+
+def _ignore(stopped: Stopped) -> None:
+    """Nobody wants to know."""
+
+
+class _Commands:
+    """Turns outputs into commands, in order, and calls into reports.
+
+    `Shelve` precedes the launch that it is about; so does the end of a job that the launch cuts.
+    """
+
+    def __init__(self, generator: Generator, note: Note = _ignore) -> None:
         self.branches = Branches(generator)
+        self._note = note
         self._keep = False
         self._told_to_end = -1
+        self._cut: int | None = None
+        self._lock = threading.Lock()
+        self._current: Launch | None = None  # ordered and not ended
+        self._splice: Launch | None = None  # to take the place of the rest of it
+        self._successors: dict[int, Launch] = {}
 
     def perform(self, output: Output) -> None:
         """See `Worker.perform`."""
         if isinstance(output, Launch):
-            self._order(partial(self._run, output, self._keep))
-            self._keep = False
+            self._launch(output)
+        elif isinstance(output, JobEnd):
+            self._cut = output.job if output.outcome == "cut" else None
         elif isinstance(output, Shelve):
             self._keep = True
         elif isinstance(output, Restore):
@@ -90,30 +147,83 @@ class _Commands:
         elif isinstance(output, Cancel):
             self._told_to_end = output.job
 
+    def _launch(self, launch: Launch) -> None:
+        with self._lock:
+            if self._cut is not None:
+                kept = [job for job in self._successors if job > self._cut - _REMEMBERED]
+                self._successors = {job: self._successors[job] for job in kept} | {self._cut: launch}
+                self._cut = None
+                if self._current is not None:
+                    self._splice = launch
+                    return
+            self._current = launch
+        self._order(partial(self._run, self._steps(launch, self._keep)))
+        self._keep = False
+
     def _order(self, command: Callable[[], None]) -> None:
         raise NotImplementedError
 
-    def _run(self, launch: Launch, keep: bool) -> None:
+    def _run(self, steps: Iterator[Item | None]) -> None:
         raise NotImplementedError
 
-    def _calls(self, launch: Launch, keep: bool, report: Callable[[Callable[[int], Event]], None]) -> None:
-        """Make a call and report every step of it and its end."""
-        job = launch.job
-        try:
-            self.branches.begin(launch, keep)
-            made = self.branches.generator.call(
-                launch.position, launch.groups, launch.trimmed, str(launch.condition)
-            )
-            with closing(made):  # type: ignore[type-var]
-                for group, parts in made:
-                    report(partial(Ready, job=job, group=group, parts=parts))
-                    if self._told_to_end == job:
-                        report(partial(Cancelled, job=job))
-                        return
-        except Exception as error:  # whatever it is, the controller has to know, and the stream goes on
-            report(partial(Failed, job=job, reason=f"{type(error).__name__}: {error}"))
-            return
-        report(partial(Finish, job=job))
+    def _steps(self, launch: Launch, keep: bool) -> Iterator[Item | None]:
+        """Make a call step by step; what a step has to report, and at last its end."""
+        following: Launch | None = launch
+        while following is not None:
+            launch, following, count = following, None, 0
+            try:
+                self.branches.begin(launch, keep)
+                made = self.branches.call(launch)
+                with closing(made):  # type: ignore[type-var]
+                    for position, parts in made:
+                        count += 1
+                        yield self._report(launch, position, parts) if parts else None
+                        splice = self._taken()
+                        if splice is not None:
+                            spliced = self.branches.splice(splice)
+                            self._note(Stopped(launch.job, count, splice.job, spliced))
+                            if not spliced:
+                                following = splice
+                                break
+                            launch, count = splice, 0
+                        if self._told_to_end == launch.job:
+                            self._current = None
+                            self._note(Stopped(launch.job, count))
+                            yield partial(Cancelled, job=launch.job)
+                            return
+            except Exception as error:  # whatever it is, the controller has to know, and the stream goes on
+                self._current = None
+                self._note(Stopped(launch.job, count))
+                yield partial(Failed, job=launch.job, reason=f"{type(error).__name__}: {error}")
+                return
+            if following is None:
+                following = self._taken(end=True)
+                if following is not None:
+                    self._note(Stopped(launch.job, count, following.job))
+            keep = False
+        yield partial(Finish, job=launch.job)
+
+    def _taken(self, end: bool = False) -> Launch | None:
+        """The launch that shall take the place of the rest of the call, if any; else it may be at its end."""
+        with self._lock:
+            splice, self._splice = self._splice, None
+            if end and splice is None:
+                self._current = None
+            return splice
+
+    def _report(self, launch: Launch, position: int, parts: int) -> Item:
+        """A report under the number that its job has when it arrives, for it may be cut until then."""
+
+        def arrive(time: int) -> Event:
+            serving = launch
+            while serving.job in self._successors:
+                following = self._successors[serving.job]
+                if position >= following.position:  # made for what was dropped
+                    return Ready(time, launch.job, position - launch.position, parts)
+                serving = following
+            return Ready(time, serving.job, position - serving.position, parts)
+
+        return arrive
 
 
 class ThreadWorker(_Commands):
@@ -123,10 +233,11 @@ class ThreadWorker(_Commands):
     ----------
     generator : Generator
     clock : Clock
+    note : callable
     """
 
-    def __init__(self, generator: Generator, clock: Clock[Item]) -> None:
-        super().__init__(generator)
+    def __init__(self, generator: Generator, clock: Clock[Item], note: Note = _ignore) -> None:
+        super().__init__(generator, note)
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="wavecore-worker", daemon=True)
@@ -140,8 +251,10 @@ class ThreadWorker(_Commands):
             command()
         self.branches.generator.close()
 
-    def _run(self, launch: Launch, keep: bool) -> None:
-        self._calls(launch, keep, self._clock.post)
+    def _run(self, steps: Iterator[Item | None]) -> None:
+        for item in steps:
+            if item is not None:
+                self._clock.post(item)
 
     def close(self) -> None:
         """End what is under way, wait for it and give up memory."""
@@ -150,7 +263,7 @@ class ThreadWorker(_Commands):
 
 
 class VirtualWorker(_Commands):
-    """Makes calls at once and reports them after the time they took, or after what a cost model says.
+    """Makes calls as virtual time goes on: a step takes the time it took, or what a cost model says.
 
     Parameters
     ----------
@@ -160,6 +273,7 @@ class VirtualWorker(_Commands):
     adapter : Adapter
     costs : UnitCosts, optional
         Of a simulated machine; the time is measured when left out.
+    note : callable
     """
 
     def __init__(
@@ -168,12 +282,16 @@ class VirtualWorker(_Commands):
         clock: Clock[Item],
         adapter: Adapter,
         costs: UnitCosts | None = None,
+        note: Note = _ignore,
     ) -> None:
-        super().__init__(generator)
+        super().__init__(generator, note)
         self._clock, self._adapter, self._costs = clock, adapter, costs
+        self._latest: Launch | None = None
 
     def perform(self, output: Output) -> None:
-        """See `Worker.perform`; calls are made at once, so their end can be confirmed at once."""
+        """See `Worker.perform`; steps are made in no time, so the end of a call is confirmed at once."""
+        if isinstance(output, Launch):
+            self._latest = output
         super().perform(output)
         if isinstance(output, Cancel):
             self._clock.post(partial(Cancelled, job=output.job))
@@ -181,23 +299,40 @@ class VirtualWorker(_Commands):
     def _order(self, command: Callable[[], None]) -> None:
         command()
 
-    def _run(self, launch: Launch, keep: bool) -> None:
+    def _run(self, steps: Iterator[Item | None]) -> None:
+        """Make the next step, and the one behind it when it has arrived."""
         start = time.perf_counter_ns()
+        try:
+            item = next(steps)
+        except StopIteration:
+            return
+        delay = time.perf_counter_ns() - start if self._costs is None else self._cost(item)
 
-        def report(item: Callable[[int], Event]) -> None:
-            after = time.perf_counter_ns() - start
-            if self._costs is not None:
-                after = self._cost(launch, item)
-            self._clock.post(item, after)
+        def arrive(time: int) -> Event:
+            event = Wake(time) if item is None else item(time)
+            if not isinstance(event, Finish | Failed | Cancelled):
+                self._clock.post(partial(self._go_on, steps), rank=1)
+            return event
 
-        self._calls(launch, keep, report)
+        self._clock.post(arrive, delay)
 
-    def _cost(self, launch: Launch, item: Callable[[int], Event]) -> int:
-        assert self._costs is not None
+    def _go_on(self, steps: Iterator[Item | None], time: int) -> Event:
+        self._run(steps)
+        return Wake(time)
+
+    def _cost(self, item: Item | None) -> int:
+        """Nanoseconds from now on; those of a report count from the launch of its job."""
+        launch = self._latest
+        if item is None or launch is None:
+            return 0
         retained = self._adapter.latents if launch.position else 0
-        cost = self._adapter.cost(self._costs, launch.position, retained)
+        cost = self._adapter.cost(self._costs, launch.position, retained)  # type: ignore[arg-type]
         event = item(0)
-        return nanoseconds(cost.ready[event.group] if isinstance(event, Ready) else cost.finish)
+        if isinstance(event, Ready):
+            at = cost.ready[event.group] if 0 <= event.group < len(cost.ready) else 0.0
+        else:
+            at = cost.finish
+        return max(launch.time + nanoseconds(at) - self._clock.now(), 0)
 
     def close(self) -> None:
         """Give up memory."""
@@ -210,27 +345,53 @@ class RecordedWorker(_Commands):
     Parameters
     ----------
     generator : Generator
-    steps : dict of int by job
-        Reports that each job made before it ended.
+    reports : mapping of int by job
+        Reports that each job made.
+    stopped : iterable of Stopped
+        Calls that did not run to their end.
     """
 
-    def __init__(self, generator: Generator, steps: dict[int, int]) -> None:
+    def __init__(self, generator: Generator, reports: Mapping[int, int], stopped: Iterable[Stopped]) -> None:
         super().__init__(generator)
-        self._steps = steps
+        self._reports = reports
+        self._stopped = {stop.job: stop for stop in stopped}
+        self._by = {stop.by: stop for stop in self._stopped.values()}
+        self._made: Iterator[Made] = iter(())
+
+    def perform(self, output: Output) -> None:
+        """See `Worker.perform`; a call has ended before what it replaced is restored."""
+        if isinstance(output, JobEnd) and output.outcome != "cut":
+            self._end()
+        super().perform(output)
+
+    def _launch(self, launch: Launch) -> None:
+        stop = self._by.get(launch.job)
+        if stop is None or not stop.spliced or not self.branches.splice(launch):
+            self._end()
+            self.branches.begin(launch, self._keep)
+            self._made = self.branches.call(launch)
+        self._keep = False
+        if launch.job in self._stopped:
+            for _ in range(self._stopped[launch.job].steps):
+                next(self._made, None)
+            return
+        left = self._reports.get(launch.job, 0)
+        while left > 0 and (made := next(self._made, None)) is not None:
+            left -= made.parts != 0
+
+    def _end(self) -> None:
+        """End the call; a generator that was not begun has nothing to end."""
+        close = getattr(self._made, "close", None)
+        if close is not None:
+            close()
 
     def _order(self, command: Callable[[], None]) -> None:
         command()
 
-    def _run(self, launch: Launch, keep: bool) -> None:
-        self.branches.begin(launch, keep)
-        made = self.branches.generator.call(
-            launch.position, launch.groups, launch.trimmed, str(launch.condition)
-        )
-        with closing(made):  # type: ignore[type-var]
-            for _ in range(self._steps.get(launch.job, 0)):
-                if not isinstance(next(made, None), Made):
-                    return
-
     def close(self) -> None:
         """Give up memory."""
+        self._end()
         self.branches.generator.close()
+
+
+_REMEMBERED = 16  # jobs whose late reports may still be under way

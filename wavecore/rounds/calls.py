@@ -6,7 +6,7 @@ branch may lie inside what was a chunk before: the latents before it keep their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -121,32 +121,43 @@ class CallRules:
             before.append(piece)
 
     def _wave(self, before: list[Piece], pieces: list[Piece]) -> Iterator[Round]:
+        for index in range(len(pieces) + self.steps):
+            held = {s: pieces[index - s] for s in range(self.steps + 1) if 0 <= index - s < len(pieces)}
+            yield self.wave_round(index, before, held)
+            if self.steps in held:
+                before.append(held[self.steps])
+
+    def wave_round(self, index: int, before: Sequence[Piece], held: Mapping[int, Piece]) -> Round:
+        """Round of a wave whose slots hold what is given.
+
+        Parameters
+        ----------
+        index : int
+            Number of the round.
+        before : sequence of Piece
+            Chunks whose clean keys and values are there, oldest first.
+        held : mapping of stage to Piece
+            What each slot works on; stage `steps` is the store pass.
+        """
         steps = self.steps
-        for index in range(len(pieces) + steps):
-            held = {s: pieces[index - s] for s in range(steps, -1, -1) if 0 <= index - s < len(pieces)}
-            live = held.get(steps)
-            # Where nothing is being stored, one more chunk of the past takes the place of the live store.
-            clean = self._clean(before, self.history + (0 if live else self.chunk_frames))
-            slots = []
-            for stage, piece in held.items():
-                if stage == steps:
-                    slots.append(self._store(before, piece))
-                    continue
-                flight = [(Key(p.start, s), p) for s, p in reversed(held.items()) if stage <= s < steps]
-                context = clean + ([live] if live else [])
-                slots.append(self._slot(piece, stage, context, flight))
-            denoising = [slot.key for slot in slots if slot.stage < steps]
-            done = held.get(steps - 1)
-            yield Round(
-                0,
-                steps,
-                tuple(slots),
-                releases=tuple(denoising),
-                completes=None if done is None else done.start,
-                phase="fill" if index < steps else "drain" if index >= len(pieces) else "steady",
-            )
-            if live:
-                before.append(live)
+        live = held.get(steps)
+        # Where nothing is being stored, one more chunk of the past takes the place of the live store.
+        clean = self._clean(before, self.history + (0 if live else self.chunk_frames))
+        context = [*clean, live] if live else clean
+        slots = [] if live is None else [self._store(before, live)]
+        denoising = sorted(stage for stage in held if stage < steps)
+        for stage in reversed(denoising):
+            flight = [(Key(held[s].start, s), held[s]) for s in denoising if s >= stage]
+            slots.append(self._slot(held[stage], stage, context, flight))
+        done = held.get(steps - 1)
+        return Round(
+            index,
+            steps,
+            tuple(slots),
+            releases=tuple(slot.key for slot in slots if slot.stage < steps),
+            completes=None if done is None else done.start,
+            phase="steady" if len(held) > steps else "fill" if live is None else "drain",
+        )
 
     def _clean(self, before: Sequence[Piece], latents: int) -> list[Piece]:
         """Latest stored chunks that hold `latents` latents, oldest first, and the anchor."""
@@ -171,6 +182,64 @@ class CallRules:
             reads[0] = replace(reads[0], position=beside, anchor=True)
         unroped = self.anchor and piece.start == 0 and stage == self.steps
         return Slot(piece.start, stage, piece.start, piece.frames, tuple(reads), keep_unroped=unroped)
+
+
+class Wave:
+    """A wave whose end can be replaced while it runs.
+
+    Parameters
+    ----------
+    rules : CallRules
+    pieces : sequence of Piece
+        Chunks that enter one after the other.
+    store : bool
+        Whether the last chunk gets its store pass.
+    """
+
+    def __init__(self, rules: CallRules, pieces: Sequence[Piece], store: bool = True) -> None:
+        self._rules, self._store = rules, store
+        self._entries = {piece: index for index, piece in enumerate(pieces)}
+        self._index = 0
+
+    def rounds(self, before: Sequence[Piece]) -> Iterator[Round]:
+        """Rounds until every chunk is through.
+
+        Parameters
+        ----------
+        before : sequence of Piece
+            Chunks whose clean keys and values are there; whoever runs the rounds appends those they store.
+        """
+        while held := self._held():
+            index = self._index
+            self._index += 1
+            yield self._rules.wave_round(index, before, held)
+
+    def splice(self, position: int, latents: int) -> list[Piece]:
+        """Let [position, position + latents) enter in place of what lies from `position` on.
+
+        Chunks before it go on; the new ones follow the last of them, at the earliest in the next round.
+
+        Returns
+        -------
+        list of Piece
+            The new chunks.
+        """
+        self._entries = {p: entry for p, entry in self._entries.items() if p.start < position}
+        first = max([self._index - 1, *self._entries.values()]) + 1
+        pieces = self._rules.pieces(position, latents)
+        self._entries |= {piece: first + index for index, piece in enumerate(pieces)}
+        return pieces
+
+    def _held(self) -> dict[int, Piece]:
+        """What each slot holds in the next round; chunks that are through are forgotten."""
+        steps = self._rules.steps
+        last = max(self._entries, default=None)
+        self._entries = {
+            p: entry
+            for p, entry in self._entries.items()
+            if self._index - entry <= (steps if self._store or p != last else steps - 1)
+        }
+        return {self._index - entry: p for p, entry in self._entries.items() if entry <= self._index}
 
 
 def _first_alone(rounds: list[Round], first: int) -> list[Round]:

@@ -111,6 +111,8 @@ class Controller:
                 self.playback.resume(time)
             if state.job is None and state.version >= 0:
                 self._dispatch(time)
+            elif state.pending and self.settings.cut_every is not None:
+                self._cut(time)
         return out
 
     @property
@@ -184,7 +186,7 @@ class Controller:
             self._ignore(event, time, "not the active job")
             return
         position = job.position + group
-        prediction = state.predictions.get(position) if 0 <= group < job.groups else None
+        prediction = state.predictions.get(position) if -job.kept <= group < job.groups else None
         added = 0 if prediction is None else event.parts & COMPLETE & ~prediction.parts
         if prediction is None or not added:
             self._ignore(event, time, "nothing new of that group is of use")
@@ -192,7 +194,8 @@ class Controller:
         self._out.append(Publish(time, job.number, position, added))
         state.publish(position, prediction, added)
         if added & PIXELS:
-            self._estimator.observe(job.latent + group, time - job.start, job.reason == "bootstrap")
+            if group >= 0:
+                self._estimator.observe(job.latent + group, time - job.start, job.reason == "bootstrap")
             prediction.ready = time
             if self.playback.begun:
                 self.playback.missed(position, time)
@@ -280,11 +283,32 @@ class Controller:
         self._fall_back(kind, position, f"late by {_ms(max(guards.in_time(position, time), 0))}", time)
         self._launch(position, "late", len(rejected), time)
 
-    def _launch(self, position: int, reason: str, passed: int, time: int) -> None:
-        """Lock what is before `position`, invalidate what is behind it, start one call there."""
+    def _cut(self, time: int) -> None:
+        """Let a pending version take the place of what the active job has not made, if that is feasible."""
+        state, job = self.state, self.state.job
+        if job is None or job.told_to_end or not self.playback.begun:
+            return
+        assert self.settings.cut_every is not None
+        position, rejected = self.guards.cut(job, time, self.settings.cut_every)
+        if position is None:
+            return
+        self._decide("pending", position, rejected, time)
+        state.job, state.locked = None, 0
+        self._ledger.end(job, time)
+        self._out.append(JobEnd(time, job.number, job.start, "cut"))
+        self._let_go_of_shelf(time, job.version)
+        self._launch(position, "pending", len(rejected), time, kept=max(position - state.end, 0), cut=True)
+
+    def _launch(
+        self, position: int, reason: str, passed: int, time: int, kept: int = 0, cut: bool = False
+    ) -> None:
+        """Lock what is before `position`, invalidate what is behind it, start one call there.
+
+        What a call in progress (`cut`) had not made cannot be restored.
+        """
         state, adapter = self.state, self.settings.adapter
         replaced = state.cut(position)
-        if replaced and self.settings.fallback in ("stale", "retarget"):
+        if replaced and not cut and self.settings.fallback in ("stale", "retarget"):
             state.shelf = replaced
             self._out.append(Shelve(time, position, position + len(replaced)))
         elif replaced:
@@ -293,12 +317,15 @@ class Controller:
         trimmed, groups = adapter.trimmed(position), adapter.playable(position)
         number, version = self._jobs, state.version
         self._jobs += 1
-        state.job = Job(number, version, position, groups, trimmed, time, time + self._timeout, reason)
+        timeout = time + self._timeout
+        state.job = Job(number, version, position, groups, trimmed, time, timeout, reason, kept=kept)
         state.locked = position
         state.pending = False
         state.add({position + group: Prediction(version, number, time) for group in range(groups)})
         self._made = state.condition
-        self._out.append(Launch(time, number, version, state.condition, position, groups, trimmed, reason))
+        self._out.append(
+            Launch(time, number, version, state.condition, position, groups, trimmed, reason, kept)
+        )
         self._ledger.launch(state.job, adapter.latents, passed)
 
     def _decide(self, reason: str, position: int | None, rejected: list[Rejection], time: int) -> None:
@@ -330,6 +357,8 @@ class Controller:
         first = 0 if not begun else job.position if restored else state.end
         gone = state.cut(first)
         ledger.discard(gone, why, time)
+        if job.kept:
+            ledger.supersede(first, job.version, time)  # what it completed for versions before it
         if restored:
             self._out.append(Restore(time, first, first + len(state.shelf)))
             state.add(state.shelf)

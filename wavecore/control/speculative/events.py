@@ -98,6 +98,9 @@ class Launch(Struct, frozen=True):
     trimmed : int
         Groups before `position` that the call regenerates and that must be dropped.
     reason : "bootstrap", "pending", "refill" or "late"
+    kept : int
+        Groups before `position` that the job before it, which this one cuts, has not completed: they go on
+        under their own condition and are reported as groups -kept to -1 of this job.
     """
 
     time: int
@@ -108,6 +111,7 @@ class Launch(Struct, frozen=True):
     groups: int
     trimmed: int
     reason: str
+    kept: int = 0
 
 
 class Publish(Struct, frozen=True, gc=False):
@@ -181,7 +185,7 @@ class Accepted(Struct, frozen=True):
 
 
 class JobEnd(Struct, frozen=True, gc=False):
-    """The slot is free; `outcome` is "finish", "failed" or "cancelled"."""
+    """The slot is free; `outcome` is "finish", "failed", "cancelled" or "cut" (the next launch goes on)."""
 
     time: int
     job: int

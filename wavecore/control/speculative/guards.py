@@ -10,7 +10,7 @@ from wavecore.control.clock import SECOND, nanoseconds
 from wavecore.control.speculative.estimators import Estimator
 from wavecore.control.speculative.events import Rejection
 from wavecore.control.speculative.settings import Settings
-from wavecore.control.speculative.state import State
+from wavecore.control.speculative.state import Job, State
 
 _NEVER = 10**9 * SECOND
 _EXPLAINED = 64  # infeasible positions that a decision lists
@@ -154,6 +154,35 @@ class Guards:
             if rejection is None:
                 return position, rejected
             rejected.append(rejection)
+        return None, rejected
+
+    def cut(self, job: Job, time: int, every: int) -> tuple[int | None, list[Rejection]]:
+        """Earliest feasible position if the active job were cut.
+
+        Up to n everything from there on is dropped; behind n only between two chunks of the job, where the
+        chunks before go on and have to come in time.
+        """
+        state = self._state
+        locked, state.locked = state.locked, 0
+        try:
+            position, rejected = self.earliest(time)
+        finally:
+            state.locked = locked
+        if position is not None or self._latencies is None:
+            return position, rejected
+        for position in range(job.position + every, job.position + job.groups, every):
+            if position <= state.end:
+                continue
+            short = self.in_time(position, time)
+            kept = range(max(state.pixels_end, job.position), position)
+            late = [
+                job.start + self._latencies[job.latent + p - job.position] + self._margin
+                - state.plan.deadline(p)
+                for p in kept
+            ]  # fmt: skip
+            if short <= 0 and max(late, default=0) <= 0:
+                return position, rejected
+            rejected.append(Rejection(position, "deadline" if short > 0 else "cover", max(short, *late, 0)))
         return None, rejected
 
     def append(self) -> int:

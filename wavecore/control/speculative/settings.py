@@ -39,6 +39,9 @@ class Settings:
         Seconds after which a job is told to end. It keeps its slot until the worker confirms.
     failure_limit : int
         Jobs in a row that fail before the controller gives up and closes.
+    cut_every : int, optional
+        Positions of a chunk, where a running call can be cut between its chunks (a wave): an update then
+        need not wait for the end of the call. Left out: calls are of one piece.
     """
 
     adapter: Adapter
@@ -48,6 +51,7 @@ class Settings:
     commit_lead: float = 0.0
     job_timeout: float = 60.0
     failure_limit: int = 3
+    cut_every: int | None = None
 
     def __post_init__(self) -> None:
         if self.fallback not in FALLBACKS:
@@ -57,6 +61,8 @@ class Settings:
         nanoseconds(self.commit_lead, "commit_lead")
         if self.failure_limit < 1:
             raise UsageError(f"failure_limit: expected at least 1, got {self.failure_limit}")
+        if self.cut_every is not None and self.cut_every < 1:
+            raise UsageError(f"cut_every: expected at least 1, got {self.cut_every}")
         self.plan()
 
     def plan(self) -> PlaybackPlan:

@@ -43,6 +43,8 @@ class Job(msgspec.Struct, gc=False):
         Index within the call of its first playable latent; what comes before is trimmed.
     timeout : int
         Time at which it is told to end.
+    kept : int
+        Positions before `position` that it completes for the job it has cut.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Job(msgspec.Struct, gc=False):
     timeout: int
     reason: str
     told_to_end: bool = False
+    kept: int = 0
 
 
 class Horizon(NamedTuple):
