@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -139,8 +140,11 @@ class Client:
         self._lock = threading.Lock()
         self._frames: queue.Queue[protocol.Frame | None] = queue.Queue()
         self._encoder = msgspec.msgpack.Encoder()
-        self._socket = connect(
-            f"{scheme}://{parts.netloc}/v1/stream", compression=None, max_size=None, open_timeout=_TIMEOUT
+        self._context = ExitStack()
+        self._socket = self._context.enter_context(
+            connect(
+                f"{scheme}://{parts.netloc}/v1/stream", compression=None, max_size=None, open_timeout=_TIMEOUT
+            )
         )
         self._reader = threading.Thread(target=self._read, name="wavecore-client", daemon=True)
         self._reader.start()
@@ -210,7 +214,7 @@ class Client:
 
     def close(self) -> None:
         """Leave; the server keeps the session for a while, unless it was stopped."""
-        self._socket.close()
+        self._context.close()
         self._reader.join(_TIMEOUT)
 
     def __enter__(self) -> Self:
@@ -232,10 +236,8 @@ class Client:
             image = self._image(header) if self._decode else None
             shown = self.now()
             ack = protocol.Ack(received=header.number, displayed=[(header.number, shown)])
-            try:
+            with suppress(ConnectionClosed):  # what came before the end is handed out all the same
                 self.send(ack)
-            except ConnectionClosed:
-                return
             yield ClientFrame(header, image, shown)
 
     def now(self) -> float:

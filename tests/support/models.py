@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from wavecore.cache import ContextCache, PagePool, pages_used
+from wavecore.models.bundle import StreamDefaults, StreamModel
 from wavecore.models.dit import CausalWanDiT, DiTConfig, TextContext
+from wavecore.models.sprites_text import SpritesTextEncoder
+from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.rounds import NoiseLevel, Round, warped_levels
 
@@ -78,3 +81,19 @@ def run_stream(
 
 def every_chunk(round: Round, text: TextContext) -> dict[int, TextContext]:
     return {slot.chunk: text for slot in round.slots}
+
+
+def tiny_stream_model() -> StreamModel:
+    """A whole model, with text and VAE, whose every parameter matters."""
+    torch.manual_seed(0)
+    dit = CausalWanDiT(
+        DiTConfig(dim=32, heads=2, layers=2, ffn_dim=64, patch=(1, 4, 4), text_dim=16, prediction="x0")
+    )
+    for parameter in dit.parameters():
+        scale = 0.3 if parameter.dim() == 1 else parameter[0].numel() ** -0.5
+        parameter.data = torch.randn(parameter.shape) * scale
+    modules = dit, SpritesVAE(width=16, blocks=1), SpritesTextEncoder(16, buckets=256, layers=1, heads=2)
+    for module in modules:
+        module.eval().requires_grad_(False)
+    defaults = StreamDefaults(size=(64, 32), fps=16, shift=5.0, anchor_chunks=0, history=1, store_history=2)
+    return StreamModel("tiny", *modules, defaults)

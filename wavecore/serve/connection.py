@@ -87,15 +87,15 @@ class Connection:
         self._metrics.errors.labels(error.code).inc()
         self._outbox.reply(error.reply())
 
-    def _close(self, code: int) -> None:
+    def _close(self, code: int, last: protocol.Ended | None = None) -> None:
         self._code = code
-        self._outbox.close()
+        self._outbox.close(last)
 
     def _ended(self, reason: str) -> None:
         """The session is over, whoever ended it."""
         self._session = None
         codes = {"failed": FAILED, "shutdown": GOING_AWAY}
-        self._close(codes.get(reason, NORMAL))
+        self._close(codes.get(reason, NORMAL), protocol.Ended(reason))
 
     # -- in ------------------------------------------------------------------------------
 
@@ -140,6 +140,8 @@ class Connection:
     def _take(self, data: protocol.Ack | protocol.Image) -> None:
         if not self._data.take():
             raise ProtocolError("rate", f"expected at most {_DATA[0]:g} messages of data a second")
+        if self._code is not None:
+            return  # of frames that were under way when the session ended
         session = self._running()
         try:
             if isinstance(data, protocol.Ack):

@@ -53,7 +53,7 @@ class Outbox:
         self.sent = 0
         self._state, self._clock = state, clock
         self._groups, self._size = groups, size
-        self._replies: deque[Reply | Ended] = deque()
+        self._replies: deque[Reply] = deque()
         self._records: deque[Record] = deque(maxlen=_RECORDS)
         self._frames: deque[Frame] = deque()
         self._under_way: deque[tuple[int, int]] = deque()  # last frame number and bytes of groups
@@ -63,8 +63,9 @@ class Outbox:
         self._room = asyncio.Event()
         self._room.set()
         self._closed = False
+        self._last: Ended | None = None
 
-    def reply(self, message: Reply | Ended) -> None:
+    def reply(self, message: Reply) -> None:
         """Queue an answer; sent before everything else."""
         self._replies.append(message)
         if len(self._replies) >= _REPLIES:
@@ -123,10 +124,9 @@ class Outbox:
         while self._under_way and self._under_way[0][0] <= number:
             self._under_way.popleft()
 
-    def close(self) -> None:
-        """Let `next` end once the replies are out."""
-        self._closed = True
-        self._frames.clear()
+    def close(self, last: Ended | None = None) -> None:
+        """Let `next` end once everything is out, with `last` behind it."""
+        self._closed, self._last = True, last
         self._wake.set()
 
     async def room(self) -> None:
@@ -141,8 +141,6 @@ class Outbox:
                 if len(self._replies) < _REPLIES:
                     self._room.set()
                 return message
-            if self._closed:
-                return None
             if self._records:
                 return self._records.popleft()
             now = self._clock()
@@ -151,6 +149,9 @@ class Outbox:
                 return self._state()
             if self._frames:
                 return self._frames.popleft()
+            if self._closed:
+                last, self._last = self._last, None
+                return last
             self._wake.clear()
             delay = None if self._state_due is None else self._state_due - now
             try:

@@ -31,6 +31,7 @@ _log = logging.getLogger("wavecore.serve")
 _RETAINED_SECONDS = 60
 _RETAINED_BYTES = 8 * 1024 * 1024
 _SENT = 512  # frames whose fate is not known yet
+_MOST = 1e6  # in place of an infinite amplification, before anything was played
 _VERSIONS = 64  # whose first display is remembered
 
 
@@ -406,7 +407,7 @@ class LiveSession:
                 "discarded": sum(summary["discarded"].values()),
                 "calls": totals.calls + totals.bootstrap_calls,
             },
-            amplification=min(summary["amplification"], 1e6),
+            amplification=min(totals.amplification, _MOST),
             waste=summary["waste"],
             load=summary["utilisation"],
         )

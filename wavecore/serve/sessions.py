@@ -13,11 +13,12 @@ from typing import Any
 
 from wavecore.control.speculative.accounting import Totals
 from wavecore.errors import WavecoreError
+from wavecore.prompt import check_prompt
 from wavecore.serve.admission import Admission
 from wavecore.serve.engine import Engine
 from wavecore.serve.feed import ImageFeed
 from wavecore.serve.metrics import Metrics
-from wavecore.serve.protocol import Ended, ProtocolError, Start
+from wavecore.serve.protocol import ProtocolError, Start
 from wavecore.serve.session import LiveSession, input_error_code
 from wavecore.serve.settings import ServeSettings
 
@@ -135,6 +136,7 @@ class Sessions:
         self.admit()
         self._opening += 1
         try:
+            check_prompt(start.prompt)
             feed = ImageFeed(self.engine.size(start)) if start.source == "images" else None
             recording = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}.mp4"
             loop = asyncio.get_running_loop()
@@ -180,8 +182,6 @@ class Sessions:
         if self._sessions.pop(session.token, None) is None:
             return
         await session.close()
-        if session.outbox is not None:
-            session.outbox.reply(Ended(reason))
         self._ended.pop(session.token)(reason)
 
     def _remember(self, session: LiveSession) -> None:

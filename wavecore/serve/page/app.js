@@ -91,8 +91,15 @@ class Viewer {
     this.playback.push({ ...header, due, image, data: null }, now);
   }
 
+  /** Stops; what is under way is not shown any more, so that both sides have counted the same frames. */
+  stop() {
+    this.stopping = true;
+    return this.connection.stop();
+  }
+
   /** Called at every animation frame. */
   look(now) {
+    if (this.stopping) return;
     const { show, skipped } = this.playback.take(now);
     for (const { number, image } of skipped) {
       image.close();
@@ -258,7 +265,7 @@ $("form").addEventListener("submit", (event) => {
 $("pause").onclick = () => attempt(pause());
 $("back").onclick = () => attempt(viewer?.step(-1));
 $("forward").onclick = () => attempt(viewer?.step(1));
-$("stop").onclick = () => attempt(viewer?.connection.stop());
+$("stop").onclick = () => attempt(viewer?.stop());
 $("record").onclick = record;
 $("download").onclick = () => attempt(download());
 $("source").onchange = () => ($("file").disabled = $("source").value !== "file");
