@@ -288,6 +288,8 @@ class Controller:
         state, job = self.state, self.state.job
         if job is None or job.told_to_end or not self.playback.begun:
             return
+        if job.reason == "pending" and state.pixels_end <= job.position:
+            return  # or updates that come faster than calls would never show anything
         assert self.settings.cut_every is not None
         position, rejected = self.guards.cut(job, time, self.settings.cut_every)
         if position is None:

@@ -170,7 +170,8 @@ class Guards:
             state.locked = locked
         if position is not None or self._latencies is None:
             return position, rejected
-        for position in range(job.position + every, job.position + job.groups, every):
+        first = job.position - job.kept // every * every if job.kept else job.position + every
+        for position in range(first, job.position + job.groups, every):
             if position <= state.end:
                 continue
             short = self.in_time(position, time)
