@@ -23,6 +23,12 @@ Scheduler::Scheduler(std::shared_ptr<Driver> driver, Options options) : driver_(
 }
 
 Scheduler::~Scheduler() {
+  if (!driver_->computes_in_caller()) {
+    try {
+      synchronize();  // a device may still be at work on counters that are freed here
+    } catch (const WaveError&) {  // whoever cares has been told before
+    }
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ending_.store(true);
@@ -35,6 +41,18 @@ Scheduler::~Scheduler() {
     if (edge->left) driver_->free(edge->left);
   }
   if (progress_) driver_->free(progress_);
+}
+
+void Scheduler::synchronize() {
+  for (size_t i = 0; i < edges_.size(); ++i) {
+    Edge& edge = *edges_[i];
+    for (int layer = 0; layer < options_.layers && !edge.sent.empty(); ++layer)
+      wait_in_compute(int(i), layer, edge.sent.back(), edge.flag(edge.left, layer), "to take");
+  }
+  driver_->synchronize(nullptr);
+  for (auto& edge : edges_)
+    if (edge->stream) driver_->synchronize(edge->stream);
+  check();
 }
 
 int Scheduler::add_outgoing(const std::string& to, char* ready, char* credit) {

@@ -87,6 +87,9 @@ class Scheduler {
   // After attention: gives the credits back.
   void attended(int layer);
 
+  // Waits in the calling thread until all that was begun is over. The watchdog sees to it that this ends.
+  void synchronize();
+
   // Ends all waits; every later call throws an error with this reason. The first reason stays.
   void cancel(const std::string& reason);
   std::vector<Record> take_records();
