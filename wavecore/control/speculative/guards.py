@@ -33,12 +33,16 @@ class Guards:
 
     def __init__(self, settings: Settings, state: State, estimator: Estimator) -> None:
         self._adapter = settings.adapter
+        self._overlap = settings.adapter.overlap
         self._commit_lead = nanoseconds(settings.commit_lead)
         self._state = state
         self._estimator = estimator
         self._latencies: Sequence[int] | None = None
         self._margin = self.lead = 0
         self._needs: dict[int, int] = {}  # by trimmed latents, for positions of uniform duration
+        plan = state.plan
+        settled = range(plan.uniform_from, plan.uniform_from + self._adapter.latents)
+        self._offsets = [plan.offset(p) - plan.offset(plan.uniform_from) for p in settled]
         self._refill_end, self._refill_start, self._refill_time = -1, state.plan.start, 0
 
     # -- estimates -----------------------------------------------------------------------
@@ -80,16 +84,20 @@ class Guards:
 
         max over m of Ĉ_{j,m} - (b_{j+m} - b_j), plus ε and the lead of the transfer over display.
         """
-        trimmed = self._adapter.trimmed(position)
+        trimmed = min(self._overlap, position)
         uniform = position >= self._state.plan.uniform_from
         need = self._needs.get(trimmed) if uniform else None
         if need is None:
             if self._latencies is None:
                 return _NEVER
-            offset = self._state.plan.offset
-            groups = range(position, position + self._adapter.latents - trimmed)
-            need = max(map(sub, self._latencies[trimmed:], map(offset, groups)), default=0)
-            need += offset(position) + self._margin + self._commit_lead
+            if uniform:
+                offsets = self._offsets
+            else:
+                plan = self._state.plan
+                end = position + self._adapter.latents - trimmed
+                offsets = [plan.offset(p) - plan.offset(position) for p in range(position, end)]
+            need = max(map(sub, self._latencies[trimmed:], offsets), default=0)
+            need += self._margin + self._commit_lead
             if uniform:
                 need += self._state.plan.rounding
                 self._needs[trimmed] = need
@@ -146,11 +154,15 @@ class Guards:
     def earliest(self, time: int) -> tuple[int | None, list[Rejection]]:
         """Earliest feasible position up to n, and why those before it are not (the nearest of them)."""
         state, rejected = self._state, list[Rejection]()
+        deadline, end = state.plan.deadline, state.end
+        settled = max(state.plan.uniform_from, self._overlap)  # from there on every call needs the same
+        need = self.need(settled)
         # Where the clock has jumped, arbitrarily many positions are too late.
         in_time = state.plan.position_from(time + self.need(state.plan.uniform_from + self._adapter.latents))
-        first = max(state.cursor, min(in_time, state.end + 1) - _EXPLAINED)
-        for position in range(first, state.end + 1):
-            rejection = self.check(position, time)
+        first = max(state.cursor, min(in_time, end + 1) - _EXPLAINED)
+        for position in range(first, end + 1):
+            short = time + (need if position >= settled else self.need(position)) - deadline(position)
+            rejection = Rejection(position, "deadline", short) if short > 0 else self.check_untimed(position)
             if rejection is None:
                 return position, rejected
             rejected.append(rejection)
