@@ -18,6 +18,7 @@ from wavecore.serve.settings import ServeSettings
 
 _MESSAGE_BYTES = 4 * 1024 * 1024  # beyond this a connection is closed (1009); below, an error is sent
 _STOP_SECONDS = 3
+_BACKLOG = 128
 
 
 class _Uvicorn(uvicorn.Server):
@@ -53,6 +54,7 @@ def bind(settings: ServeSettings) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)  # who comes before the loop runs waits; and a second server is refused
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(

@@ -1,0 +1,88 @@
+"""`wavecore serve` as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+
+import av
+import httpx
+import pytest
+
+from wavecore.cli import run
+from wavecore.client import Client
+
+
+@pytest.fixture
+def process(tmp_path):
+    command = [sys.executable, "-m", "wavecore", "serve", "--port", "0", "--json"]
+    command += ["--recordings", str(tmp_path / "takes")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            address = json.loads(running.stdout.readline())["address"]
+            yield running, address.rstrip("/")
+        finally:
+            running.kill()
+
+
+def wait_for(url, seconds):
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if httpx.get(url, timeout=seconds).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_it_answers_streams_and_stops_with_playable_files(process, tmp_path):
+    running, url = process
+    wait_for(f"{url}/healthz", 30)
+    wait_for(f"{url}/readyz", 60)
+    with Client(url) as client:
+        client.start("a red ball moving left over sand")
+        taken = list(islice(client, 12))
+        assert taken[-1].image.shape == (128, 128, 3)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+        assert client.ended == "shutdown"
+    assert running.stderr.read() == ""
+    (take,) = (tmp_path / "takes").iterdir()
+    with av.open(str(take)) as container:
+        assert len(list(container.decode(video=0))) >= 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "70000"], "--port: expected at most 65535"),
+        (["--port", "x"], "--port: expected an integer"),
+        (["--slots", "0"], "--slots: expected at least 1"),
+        (["--latency-objective", "-1"], "--latency-objective: expected a number above 0"),
+        (["--host", "203.0.113.7", "--port", "0"], "cannot listen on"),
+    ],
+)
+def test_wrong_settings_are_usage_errors(arguments, message, capsys):
+    assert run(["serve", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_a_usage_error(process, capsys):
+    _, url = process
+    assert run(["serve", "--port", url.rpartition(":")[2]]) == 2
+    assert "cannot listen on" in capsys.readouterr().err
+
+
+def test_a_token_is_made_up_where_others_can_connect():
+    from wavecore.serve.run import secured
+    from wavecore.serve.settings import ServeSettings
+
+    assert secured(ServeSettings()).token is None
+    assert len(secured(ServeSettings(host="0.0.0.0")).token) >= 32
+    assert secured(ServeSettings(host="0.0.0.0", token="mine")).token == "mine"
