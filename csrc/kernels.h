@@ -156,6 +156,23 @@ struct PagedAttentionArgs {
   DType dtype;
 };
 
+struct LinearArgs {
+  const void* x;
+  int64_t x_stride;
+  const void* weight;  // [outputs, inputs] contiguous, of the dtype of x
+  const float* bias;   // or null
+  bool gelu;           // of the result, before gate and residual
+  Rows residual;       // [s, t, outputs], or null
+  Modulation gate;     // [s, f, outputs], or null; only with a residual
+  void* out;           // [rows, outputs] contiguous
+  int64_t rows;
+  int64_t inputs;
+  int64_t outputs;
+  int64_t tokens_per_slot;
+  int64_t tokens_per_frame;
+  DType dtype;
+};
+
 // Rows to int8 with a scale each, plainly or behind a GELU.
 struct QuantizeArgs {
   const void* x;
@@ -228,6 +245,10 @@ struct Kernels {
   // items: (slot, head, query block)
   void (*paged_attention)(const PagedAttentionArgs&, int64_t begin, int64_t end, float* scratch);
   int64_t (*paged_attention_scratch)(const PagedAttentionArgs&);  // floats
+  // items: (column chunk, row block), see linear_items
+  void (*linear)(const LinearArgs&, int64_t begin, int64_t end, float* scratch);
+  int64_t (*linear_items)(const LinearArgs&);
+  int64_t (*linear_scratch)(const LinearArgs&);  // floats
   // items: rows
   void (*gelu)(const GeluArgs&, int64_t begin, int64_t end);
   // items: (slot, channel, frame)

@@ -40,6 +40,7 @@ PYBIND11_MODULE(_native, module) {
       .def("qkv_page_write", &Operations::qkv_page_write)
       .def("rope_shift", &Operations::rope_shift)
       .def("paged_attention", &Operations::paged_attention)
+      .def("linear", &Operations::linear)
       .def("gelu", &Operations::gelu)
       .def("renoise_step", &Operations::renoise_step)
       .def("quantize_tokens", &Operations::quantize_tokens)

@@ -33,6 +33,8 @@ class Operations {
   void paged_attention(pybind11::handle q, pybind11::handle k_pages, pybind11::handle v_pages,
                        pybind11::handle page_table, pybind11::handle page_lengths, pybind11::handle out,
                        pybind11::handle lse, double scale, int threads) const;
+  void linear(pybind11::handle x, pybind11::handle weight, pybind11::handle bias, pybind11::handle residual,
+              pybind11::handle gate, pybind11::handle out, bool gelu, int threads) const;
   void quantize_tokens(pybind11::handle x, pybind11::handle data, pybind11::handle scale, bool gelu,
                        int threads) const;
   void layer_norm_modulate_quantize(pybind11::handle x, pybind11::handle shift, pybind11::handle scale,

@@ -1,5 +1,7 @@
 #include "tensor.h"
 
+#include "dlpack.h"
+
 namespace wavecore {
 namespace {
 
@@ -49,9 +51,52 @@ int read_tuple(py::handle tuple, int64_t* out) {
   return rank;
 }
 
+// PyTorch's table, or null before 2.10.
+const dlpack::ExchangeTable* exchange_table() {
+  py::object type = py::module_::import("torch").attr("Tensor");
+  if (!py::hasattr(type, "__dlpack_c_exchange_api__")) return nullptr;
+  py::object capsule = type.attr("__dlpack_c_exchange_api__");
+  void* table = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+  if (!table) throw py::error_already_set();
+  const auto* found = static_cast<const dlpack::ExchangeTable*>(table);
+  return found->major == dlpack::kMajorVersion && found->view_of_object ? found : nullptr;
+}
+
 }  // namespace
 
 Tensor::Tensor(py::object tensor) : owner_(std::move(tensor)) {
+  static const auto* table = exchange_table();
+  if (table)
+    read(*table);
+  else
+    read_attributes();
+}
+
+void Tensor::read(const dlpack::ExchangeTable& table) {
+  dlpack::View view;
+  if (table.view_of_object(owner_.ptr(), &view) != 0) throw py::error_already_set();
+  require(view.device_type == dlpack::kCpu && view.rank <= kMaxRank && view.type_lanes == 1);
+  if (view.type_code == dlpack::kFloat && view.type_bits == 32)
+    dtype_ = DType::float32;
+  else if (view.type_code == dlpack::kBfloat && view.type_bits == 16)
+    dtype_ = DType::bfloat16;
+  else if (view.type_code == dlpack::kFloat && view.type_bits == 16)
+    dtype_ = DType::float16;
+  else if (view.type_code == dlpack::kInt && view.type_bits == 32)
+    dtype_ = DType::int32;
+  else if (view.type_code == dlpack::kInt && view.type_bits == 8)
+    dtype_ = DType::int8;
+  else
+    throw Mismatch();
+  rank_ = view.rank;
+  for (int i = 0; i < rank_; ++i) {
+    sizes_[i] = view.sizes[i];
+    strides_[i] = view.strides[i];
+  }
+  data_ = static_cast<char*>(view.data) + view.byte_offset;
+}
+
+void Tensor::read_attributes() {
   const TorchNames& torch = names();
   rank_ = read_tuple(attribute(owner_, torch.shape), sizes_);
   read_tuple(call(owner_, torch.stride), strides_);

@@ -12,6 +12,10 @@
 
 namespace wavecore {
 
+namespace dlpack {
+struct ExchangeTable;
+}
+
 // A value out of range; becomes `wavecore.errors.UsageError` in Python.
 class ArgumentError : public std::invalid_argument {
  public:
@@ -61,6 +65,8 @@ class Tensor {
  private:
   explicit Tensor(pybind11::object tensor);
   Tensor(pybind11::handle tensor, int rank);
+  void read(const dlpack::ExchangeTable& table);
+  void read_attributes();
   bool merge_rows();
   bool rows_are_dense() const { return rank_ == 0 || strides_[rank_ - 1] == 1 || sizes_[rank_ - 1] <= 1; }
 

@@ -1,8 +1,8 @@
 """Attention over pages for Hopper and later: keys and values come through tensor descriptors (TMA).
 
-The grid is persistent: as many programs as multiprocessors, which
-step through a list of (slot, head, query tile). The slot of the longest context comes first, so that no long
-item is left for the end. Whole blocks of keys need no mask; the ragged end of a page is a block of its own, masked.
+The grid is persistent: as many programs as multiprocessors, which step through a list of (slot, head, query
+tile). The slot of the longest context comes first, so that no long item is left for the end. Whole blocks of
+keys need no mask; the ragged end of a page is a block of its own, masked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .attention_step import LOG2_E, attention_step, finish, quantised_query
 from .launch import OPTIONS, on_device
 
 HEAD_DIMS = (64, 128)
-BLOCK_M, BLOCK_N = 128, 64
+BLOCK_M, BLOCK_N, WARPS, STAGES = 128, 64, 8, 3  # what compiles without a register spill
 
 
 @triton.jit
@@ -147,5 +147,5 @@ def paged_attention_tma(
             *q.stride()[:3],
             INT8=quantised is not None, LSE=lse is not None, SPECIALIZE=False,
             BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, HEAD_DIM=head_dim,
-            num_warps=8, num_stages=3, **OPTIONS,
+            num_warps=WARPS, num_stages=STAGES, **OPTIONS,
         )  # fmt: skip

@@ -9,130 +9,22 @@ is SDPA alone on keys and values that lie ready in its own layout.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
 from wavecore import ops
 from wavecore.ops import eager, reference
 
 sys.path.insert(0, str(Path(__file__).parent))
-from measure import Ceilings, measure_pair, write_result
+from shapes import NORM_SHAPES, SHAPES
 
+RESULT = "ops"
 EPS = 1e-6
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Slots, tokens and latent frames of a slot, heads and their size, pages of the context, dtype."""
-
-    slots: int
-    frames: int
-    page_tokens: int
-    heads: int
-    head_dim: int
-    context: int
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def tokens(self) -> int:
-        return self.frames * self.page_tokens
-
-    @property
-    def dim(self) -> int:
-        return self.heads * self.head_dim
-
-    def rows(self, *middle: int) -> Tensor:
-        return torch.randn(self.slots, *(middle or (self.tokens,)), self.dim, dtype=self.dtype)
-
-    def pages(self, count: int) -> Tensor:
-        return torch.randn(count, self.page_tokens, self.heads, self.head_dim, dtype=self.dtype)
-
-
-SHAPES = {
-    "sprites": Shape(5, 3, 16, 4, 48, 12),
-    "sprites, long context": Shape(5, 3, 16, 4, 48, 24),
-    "wan-1.3b, one frame": Shape(1, 1, 1560, 12, 128, 1),
-    "wan-1.3b, one frame, bfloat16": Shape(1, 1, 1560, 12, 128, 1, torch.bfloat16),
-    "wan-1.3b, three heads, four frames of context": Shape(1, 1, 1560, 3, 128, 4),
-}
-NORM_SHAPES = [name for name in SHAPES if "context" not in name]
-
-
-@pytest.fixture(scope="module")
-def rows() -> Iterator[list[dict[str, Any]]]:
-    """Rows of the result file, written when all cases have run."""
-    collected: list[dict[str, Any]] = []
-    yield collected
-    if collected:
-        write_result("ops", {"rows": collected})
-
-
-@pytest.fixture(params=sorted({1, torch.get_num_threads()}), ids=lambda count: f"{count} threads")
-def ceilings(request: pytest.FixtureRequest) -> Iterator[Ceilings]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield Ceilings()
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def record(
-    benchmark: BenchmarkFixture, ceilings: Ceilings, rows: list[dict[str, Any]]
-) -> Callable[..., None]:
-    """Check ours, time the pair, and add a row with the rate reached."""
-
-    def run(
-        op: str,
-        shape: str,
-        ours: Callable[[], Tensor],
-        others: dict[str, Callable[[], object]],
-        exact: Tensor,
-        *,
-        moved: int = 0,
-        operations: float = 0,
-    ) -> None:
-        error = (ours().double() - exact.double()).abs().max().item()
-        assert error <= (1e-5 if exact.dtype == torch.float32 else 0.05)
-        for name, other in others.items():
-            pair = measure_pair(ours, other)
-            row: dict[str, Any] = {
-                "op": op,
-                "shape": shape,
-                "beside": name,
-                "threads": torch.get_num_threads(),
-                "microseconds": [round(value, 1) for value in pair.ours],
-                "beside_microseconds": [round(value, 1) for value in pair.other],
-                "ratio_quiet": round(pair.ratio, 2),
-                "ratio_busy": round(pair.busy_ratio, 2),
-            }
-            if moved:
-                row["gigabytes_per_second"] = round(moved / pair.ours[0] / 1e3, 1)
-                row["of_copy"] = round(moved / pair.ours[0] / 1e3 / ceilings.copy_gigabytes, 2)
-            if operations:
-                row["gflops"] = round(operations / pair.ours[0] / 1e3, 1)
-                row["of_float32_matrix_product"] = round(
-                    operations / pair.ours[0] / 1e3 / ceilings.float32_gflops, 2
-                )
-            rows.append(row)
-            print(
-                f"\n{op:20} {shape:46} {row['threads']} threads  {pair.ours[0]:9.1f} us  "
-                f"{name} {pair.other[0]:9.1f} us  {pair.ratio:5.2f}x quiet {pair.busy_ratio:5.2f}x busy",
-                end="",
-            )
-        benchmark.extra_info.update(rows[-1])
-        benchmark.pedantic(ours, rounds=3, warmup_rounds=1)
-
-    return run
 
 
 @pytest.mark.parametrize("name", NORM_SHAPES)

@@ -6,11 +6,10 @@
 // valid tokens are read, so what lies behind them in a page cannot leak.
 #pragma once
 
-#include "common.h"
+#include "panel.h"
 
 namespace wavecore::WAVECORE_ISA {
 
-constexpr int64_t kPanel = kVectors * W;  // keys of a score panel
 constexpr int64_t kKeyBlock = 192;        // keys and values of 128 floats of a block fit a second-level cache of 512 KB
 static_assert(kKeyBlock % kPanel == 0, "a block is whole panels");
 
@@ -82,67 +81,12 @@ struct ContextWalk {
   }
 };
 
-// Rows key to key + W of a block to columns of a panel; `whole` says that none is missing.
-template <bool whole, typename T>
-inline void pack_key_group(const T* const* rows, int64_t present, int64_t head_dim, float* to) {
-  for (int64_t at = 0; at < head_dim; at += W) {
-    int64_t width = head_dim - at < W ? head_dim - at : W;
-    V block[W];
-#pragma GCC unroll 16
-    for (int64_t i = 0; i < W; ++i)
-      block[i] = whole || i < present ? load_some(rows[i] + at, width) : zero();
-    transpose(block);
-    if (width == W) {
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < W; ++i) store(to + (at + i) * kPanel, block[i]);
-    } else {
-      for (int64_t i = 0; i < width; ++i) store(to + (at + i) * kPanel, block[i]);
-    }
-  }
-}
-
-// Keys to panels [panel][d][kPanel]; keys missing from the last panel are zero.
-template <typename T>
-inline void pack_keys(const T* const* rows, int64_t count, int64_t head_dim, float* out) {
-  for (int64_t key = 0; key < round_up(count, kPanel); key += W) {
-    float* to = out + key / kPanel * kPanel * head_dim + key % kPanel;
-    if (key + W <= count)
-      pack_key_group<true>(rows + key, W, head_dim, to);
-    else
-      pack_key_group<false>(rows + key, count - key, head_dim, to);
-  }
-}
-
 template <typename T>
 inline void pack_values(const T* const* rows, int64_t count, int64_t head_dim, int64_t padded, float* out) {
   for (int64_t key = 0; key < count; ++key)
     for_vectors(head_dim, [&](int64_t at, int64_t width) {
       store(out + key * padded + at, load_some(rows[key] + at, width));
     });
-}
-
-// scores[kRows][kPanel] = q[kRows][d] * panel[d][kPanel]
-inline void score_tile(const float* q, const float* panel, int64_t head_dim, float* scores) {
-  V acc[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) acc[r][j] = zero();
-  for (int64_t i = 0; i < head_dim; ++i) {
-    V right[kVectors];
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) right[j] = load(panel + i * kPanel + j * W);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      V left = set1(q[r * head_dim + i]);
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) acc[r][j] = fma(left, right[j], acc[r][j]);
-    }
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) store(scores + r * kKeyBlock + j * W, acc[r][j]);
 }
 
 // out[kRows][N vectors] = out * decay + p[kRows][keys] * v[keys][N vectors]
@@ -245,12 +189,12 @@ void paged_attention_item(const PagedAttentionArgs& a, int64_t item, const Atten
   const T* v_rows[kKeyBlock];
   ContextWalk<T> walk{a, a.page_table + slot * a.pages_per_slot, a.page_lengths + slot * a.pages_per_slot, head};
   while (int64_t keys = walk.next_block(k_rows, v_rows)) {
-    pack_keys(k_rows, keys, dim, s.k);
+    pack_panels(k_rows, keys, dim, s.k);
     pack_values(v_rows, keys, dim, padded, s.v);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       int64_t row = tile * kRows;
       for (int64_t key = 0; key < keys; key += kPanel)
-        score_tile(s.q + row * dim, s.k + key * dim, dim, s.scores + key);
+        panel_tile(s.q + row * dim, dim, s.k + key * dim, dim, s.scores + key, kKeyBlock);
       weigh_values(s.scores, keys, s.v, padded, s.max + row, s.sum + row, s.out + row * padded);
     }
   }

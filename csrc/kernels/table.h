@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "attention_int8.h"
 #include "int8_linear.h"
+#include "linear.h"
 #include "norm.h"
 #include "page_write.h"
 #include "pointwise.h"
@@ -26,6 +27,9 @@ const Kernels& WAVECORE_JOIN(WAVECORE_ISA, _kernels)() {
                                  isa::rope_shift,
                                  isa::paged_attention,
                                  isa::paged_attention_scratch,
+                                 isa::linear,
+                                 isa::linear_items,
+                                 isa::linear_scratch,
                                  isa::gelu,
                                  isa::renoise_step,
                                  isa::quantize,

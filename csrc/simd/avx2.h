@@ -95,8 +95,11 @@ inline void widen_left(const int8_t* from, Left* to) {
 }
 inline void widen_right(const int8_t* from, Right* to) { widen_left(from, to); }
 inline Sums load_operands(const int16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+// The compiler would read the right side from memory for every row and copy each sum: half the speed.
 inline Sums dot(Sums left, Sums right, Sums sums) {
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(left, right));
+  Sums product;
+  __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sums), "=&x"(product) : "x"(left), "x"(right));
+  return sums;
 }
 // Adds the totals of four vectors to four numbers.
 inline void add_totals(const Sums* parts, int32_t* out) {

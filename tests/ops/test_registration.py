@@ -39,6 +39,7 @@ def samples() -> dict[str, tuple[torch._ops.OpOverload, tuple[object, ...]]]:
             tuple(plain.arguments.values()),
         ),
         "rope_shift": (names.rope_shift.default, (pages, ids, pages.clone(), ids, rope_table(2, 5, 4))),
+        "linear": (names.linear.default, (x, torch.randn(48, 48).T, None, True, y, modulation)),
         "gelu": (names.gelu.default, (x.transpose(0, 1),)),
         "renoise_step": (
             names.renoise_step.default,

@@ -20,6 +20,7 @@ FILES = (
     "ops/test_gate_residual.py",
     "ops/test_rms_norm.py",
     "ops/test_gelu.py",
+    "ops/test_linear.py",
     "ops/test_renoise_step.py",
     "ops/test_qkv_page_write.py",
     "ops/test_rope_shift.py",

@@ -257,7 +257,7 @@ class CausalWanDiT(nn.Module):
         block = self.layer(layer)
         attn = block.self_attn
         shift, scale = (state.modulation[:, :, :2] + block.modulation[:, :2]).unbind(2)
-        n = ops.layer_norm_modulate(state.hidden, shift, scale, block.eps)
+        n = block.modulated(state.hidden, shift, scale)
         return ops.qkv_page_write(
             attn.q(n),
             attn.k(n),
@@ -279,10 +279,9 @@ class CausalWanDiT(nn.Module):
         gate1, shift2, scale2, gate2 = (state.modulation[:, :, 2:] + block.modulation[:, 2:]).unbind(2)
         k_pages, v_pages = pages.k_pages[layer], pages.v_pages[layer]
         out = cast(Tensor, ops.paged_attention(q, k_pages, v_pages, pages.read_table, pages.read_lengths))
-        x = ops.gate_residual(state.hidden, block.self_attn.o(out.flatten(-2)), gate1)
+        x = block.self_attn.o(out.flatten(-2), residual=state.hidden, gate=gate1)
         x = block.cross(x, state.text.keys[layer], state.text.values[layer])
-        n = ops.layer_norm_modulate(x, shift2, scale2, block.eps)
-        state.hidden = ops.gate_residual(x, block.ffn(n), gate2)
+        state.hidden = block.ffn(block.modulated(x, shift2, scale2), residual=x, gate=gate2)
 
     def finish(self, state: SlotState) -> Tensor:
         """Prediction [s, c, f, h, w] of the head, `config.prediction`."""

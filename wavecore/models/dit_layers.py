@@ -6,8 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wavecore import ops
 from wavecore.models.dit_config import DiTConfig
+from wavecore.models.int8_linear import Int8Linear
 from wavecore.models.rope import apply_rope
+from wavecore.ops import QuantizedTokens
 
 
 class RMSNorm(nn.Module):
@@ -19,7 +22,35 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return ops.rms_norm(x, self.weight, self.eps)
+
+
+class Linear(nn.Linear):
+    """Linear layer that ends, in the same pass, with GELU or with gate and residual."""
+
+    def forward(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        gate: Tensor | None = None,
+        gelu: bool = False,
+    ) -> Tensor:
+        return ops.linear(x, self.weight, self.bias, gelu=gelu, residual=residual, gate=gate)
+
+
+class FeedForward(nn.Sequential):
+    """Two linear layers with GELU between them, under the names of the original checkpoints."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__(Linear(dim, hidden), nn.GELU(approximate="tanh"), Linear(hidden, dim))
+
+    def forward(
+        self, x: Tensor | QuantizedTokens, residual: Tensor | None = None, gate: Tensor | None = None
+    ) -> Tensor:
+        first, _, last = self
+        if isinstance(last, Int8Linear):
+            return last(first(x), residual, gate, gelu=True)
+        return last(first(x, gelu=True), residual, gate)
 
 
 class Attention(nn.Module):
@@ -28,10 +59,10 @@ class Attention(nn.Module):
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.q = nn.Linear(config.dim, config.dim)
-        self.k = nn.Linear(config.dim, config.dim)
-        self.v = nn.Linear(config.dim, config.dim)
-        self.o = nn.Linear(config.dim, config.dim)
+        self.q = Linear(config.dim, config.dim)
+        self.k = Linear(config.dim, config.dim)
+        self.v = Linear(config.dim, config.dim)
+        self.o = Linear(config.dim, config.dim)
         self.norm_q = RMSNorm(config.dim, config.eps)
         self.norm_k = RMSNorm(config.dim, config.eps)
 
@@ -40,11 +71,11 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.heads, -1))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Dense attention, q [b, tq, h, d], k and v [b, tk, h, d]; output projection included."""
+        """Dense attention, q [b, tq, h, d], k and v [b, tk, h, d], to [b, tq, D] before its projection."""
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
         )
-        return self.o(out.transpose(1, 2).flatten(-2))
+        return out.transpose(1, 2).flatten(-2)
 
 
 class Block(nn.Module):
@@ -57,11 +88,7 @@ class Block(nn.Module):
         self.self_attn = Attention(config)
         self.norm3 = nn.LayerNorm(config.dim, config.eps)
         self.cross_attn = Attention(config)
-        self.ffn = nn.Sequential(
-            nn.Linear(config.dim, config.ffn_dim),
-            nn.GELU(approximate="tanh"),
-            nn.Linear(config.ffn_dim, config.dim),
-        )
+        self.ffn = FeedForward(config.dim, config.ffn_dim)
 
     def text_keys(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-attention keys and values [b, l, h, d] of embedded text [b, l, D]."""
@@ -73,7 +100,14 @@ class Block(nn.Module):
         attn = self.cross_attn
         q = attn.split(attn.norm_q(attn.q(self.norm3(x))))
         grouped = q.reshape(keys.shape[0], -1, *q.shape[-2:])
-        return x + attn.attend(grouped, keys, values).reshape(x.shape)
+        return attn.o(attn.attend(grouped, keys, values).reshape(x.shape), residual=x)
+
+    def modulated(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor | QuantizedTokens:
+        """Norm and modulation before a linear layer, quantised where that layer is."""
+        run = ops.layer_norm_modulate
+        if isinstance(self.self_attn.q, Int8Linear):
+            run = ops.layer_norm_modulate_quantize
+        return run(x, shift, scale, self.eps)
 
     def forward(
         self, x: Tensor, modulation: Tensor, rope: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
@@ -85,7 +119,7 @@ class Block(nn.Module):
         n = _modulate(x, shift1, scale1, self.eps, frames)
         q = apply_rope(attn.split(attn.norm_q(attn.q(n))), rope)
         k = apply_rope(attn.split(attn.norm_k(attn.k(n))), rope)
-        x = _gate(x, attn.attend(q, k, attn.split(attn.v(n)), mask), gate1, frames)
+        x = _gate(x, attn.o(attn.attend(q, k, attn.split(attn.v(n)), mask)), gate1, frames)
         x = self.cross(x, keys, values)
         return _gate(x, self.ffn(_modulate(x, shift2, scale2, self.eps, frames)), gate2, frames)
 

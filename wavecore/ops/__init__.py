@@ -41,6 +41,7 @@ __all__ = [
     "int8_linear",
     "layer_norm_modulate",
     "layer_norm_modulate_quantize",
+    "linear",
     "pack_int8",
     "paged_attention",
     "paged_attention_int8",
@@ -59,6 +60,7 @@ _ops = getattr(torch.ops, LIBRARY.ns)
 _layer_norm_modulate = _ops.layer_norm_modulate.default
 _gate_residual = _ops.gate_residual.default
 _rms_norm = _ops.rms_norm.default
+_linear = _ops.linear.default
 _gelu = _ops.gelu.default
 _renoise_step = _ops.renoise_step.default
 _qkv_page_write = _ops.qkv_page_write.default
@@ -177,6 +179,46 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if _needs_gradient(x, weight):
         return eager.rms_norm(x, weight, eps)
     return _rms_norm(x, weight, eps)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    gelu: bool = False,
+    residual: Tensor | None = None,
+    gate: Tensor | None = None,
+) -> Tensor:
+    """Linear layer with what follows it, ``residual + gate * gelu(x @ weight.T + bias)``.
+
+    On the CPU a result does not depend on the rows that are computed beside it, except in bfloat16 where the
+    processor has matrix units for it and PyTorch's library runs. Differentiable (in PyTorch code) where a
+    gradient is asked for.
+
+    Parameters
+    ----------
+    x : Tensor [..., K]
+        Input.
+    weight : Tensor [outputs, K]
+        In the dtype of `x`.
+    bias : Tensor [outputs], optional
+        In the dtype of `x` or float32.
+    gelu : bool
+        Apply GELU (tanh approximation).
+    residual : Tensor [..., outputs], optional
+        Added to the result; [s, t, outputs] with a gate.
+    gate : Tensor [s, f, outputs], optional
+        Gate of the latent frame of each token, as in `gate_residual`; only with `residual`.
+
+    Returns
+    -------
+    Tensor [..., outputs]
+    """
+    optional = (tensor for tensor in (bias, residual, gate) if tensor is not None)
+    if _needs_gradient(x, weight, *optional):
+        return eager.linear(x, weight, bias, gelu, residual, gate)
+    return _linear(x, weight, bias, gelu, residual, gate)
 
 
 def gelu(x: Tensor) -> Tensor:

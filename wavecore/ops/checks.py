@@ -97,6 +97,46 @@ def rms_norm(x: Tensor, weight: Tensor) -> None:
     _parameter("weight", weight, "x", x)
 
 
+def ending(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    gate: Tensor | None,
+    first_name: str,
+    first: Tensor,
+) -> None:
+    """Check bias, residual and gate of a linear layer whose result has `shape` and `dtype`."""
+    if bias is not None:
+        _shape("bias", bias, shape[-1:], "[outputs]")
+        if bias.dtype not in (dtype, torch.float32):
+            raise _wrong("bias", f"{dtype}, or torch.float32", bias.dtype)
+        _device("bias", bias, first_name, first)
+    if gate is not None and residual is None:
+        raise UsageError("gate: expected together with residual, got only the gate")
+    if residual is not None:
+        _shape("residual", residual, shape, "the shape of the result")
+        if residual.dtype != dtype:
+            raise _wrong("residual", str(dtype), residual.dtype)
+        _device("residual", residual, first_name, first)
+        if gate is not None:
+            _rank("residual", residual, 3, "[s, t, outputs] with a gate")
+            _modulation("gate", gate, residual)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, gate: Tensor | None
+) -> None:
+    """Check the arguments of `wavecore.ops.linear`."""
+    if x.dim() == 0:
+        raise _wrong("x", "[..., K]", list(x.shape))
+    _floating("x", x)
+    _rank("weight", weight, 2, "[outputs, inputs]")
+    _shape("weight", weight, (weight.shape[0], x.shape[-1]), "[outputs, inputs]")
+    _like("weight", weight, "x", x)
+    ending((*x.shape[:-1], weight.shape[0]), x.dtype, bias, residual, gate, "x", x)
+
+
 def _pages(name: str, pages: Tensor, first_name: str, first: Tensor) -> None:
     _rank(name, pages, 4, "[p, n, h, d]")
     if pages.shape[1] == 0:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wavecore.errors import UsageError
 from wavecore.ops import checks
-from wavecore.ops.checks import _device, _floating, _int32, _like, _modulation, _pages, _rank, _shape, _wrong
+from wavecore.ops.checks import _device, _floating, _int32, _like, _pages, _rank, _shape, _wrong
 
 INPUT_PADDING = 64  # inputs of a packed weight are a multiple of this: whole vectors of every instruction set
 OUTPUT_PADDING = 16  # and its outputs of this
@@ -69,19 +68,7 @@ def int8_linear(
     _of("packed_weight.data", weight, torch.int8, "x.data", tokens)
     if dtype not in checks.FLOATING:
         raise _wrong("dtype", "float32, bfloat16 or float16", dtype)
-    if bias is not None:
-        _shape("bias", bias, (outputs,), "[outputs]")
-        if bias.dtype not in (dtype, torch.float32):
-            raise _wrong("bias", f"{dtype}, or torch.float32", bias.dtype)
-        _device("bias", bias, "x.data", tokens)
-    if gate is not None and residual is None:
-        raise UsageError("gate: expected together with residual, got only the gate")
-    if residual is not None:
-        _shape("residual", residual, (*tokens.shape[:-1], outputs), "the shape of the result")
-        _of("residual", residual, dtype, "x.data", tokens)
-        if gate is not None:
-            _rank("residual", residual, 3, "[s, t, outputs] with a gate")
-            _modulation("gate", gate, residual)
+    checks.ending((*tokens.shape[:-1], outputs), dtype, bias, residual, gate, "x.data", tokens)
 
 
 def gelu(x: Tensor) -> None:

@@ -42,6 +42,23 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps).contiguous()
 
 
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gelu: bool,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    checks.linear(x, weight, bias, residual, gate)
+    out = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+    if gelu:
+        out = F.gelu(out, approximate="tanh")
+    if residual is not None:
+        out = residual + out if gate is None else gate_residual(residual, out, gate)
+    return out.contiguous()
+
+
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Rotate adjacent pairs of x [..., h, d] by rope [..., d // 2, 2]; computes in float32."""
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)

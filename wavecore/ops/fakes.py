@@ -66,6 +66,18 @@ def paged_attention_lse(
     return out, q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gelu: bool,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    checks.linear(x, weight, bias, residual, gate)
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
 def gelu(x: Tensor) -> Tensor:
     checks_int8.gelu(x)
     return x.new_empty(x.shape)

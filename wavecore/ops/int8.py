@@ -1,8 +1,8 @@
 """Public functions on int8: quantisation, linear layers, attention to int8 keys.
 
-Numbers are ``data * scale`` with data from -127 to 127, and a scale (largest magnitude divided by 127) for each
-token of an activation, each output channel of a weight, each token and head of a key. An all-zero row has scale
-0; a row with a NaN or an infinity has scale NaN, and so have the results made from it.
+Numbers are ``data * scale`` with data from -127 to 127, and a scale (largest magnitude divided by 127) for
+each token of an activation, each output channel of a weight, each token and head of a key. An all-zero row
+has scale 0. A row with a NaN or an infinity has scale NaN, and so have the results made from it.
 """
 
 from __future__ import annotations

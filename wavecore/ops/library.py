@@ -32,6 +32,7 @@ SCHEMAS = {
     "Tensor rope) -> ()",
     "paged_attention": f"{_ATTENTION} -> Tensor",
     "paged_attention.lse": f"{_ATTENTION} -> (Tensor out, Tensor lse)",
+    "linear": "(Tensor x, Tensor weight, Tensor? bias, bool gelu, Tensor? residual, Tensor? gate) -> Tensor",
     "gelu": "(Tensor x) -> Tensor",
     "renoise_step": "(Tensor x, Tensor velocity, Tensor noise, Tensor sigma, Tensor next_sigma) "
     "-> (Tensor x0, Tensor noised)",

@@ -8,14 +8,18 @@ threads as `torch.get_num_threads` says.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from wavecore import _native
-from wavecore.ops import checks
+from wavecore.ops import checks, native_int8
 from wavecore.ops.native_kernels import INSTRUCTION_SETS as INSTRUCTION_SETS
 from wavecore.ops.native_kernels import instruction_set as instruction_set
 from wavecore.ops.native_kernels import kernels
 from wavecore.ops.native_kernels import select_instruction_set as select_instruction_set
+
+# Dtypes whose products PyTorch's library does on matrix units, which these kernels do not use.
+_LIBRARY_LINEAR = (torch.bfloat16,) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else ()
 
 
 def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -46,6 +50,42 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.rms_norm(x, weight)
         raise
     return out
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gelu: bool,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    if x.dtype in _LIBRARY_LINEAR:
+        return _library_linear(x, weight, bias, gelu, residual, gate)
+    out = torch.empty((*x.shape[:-1], *weight.shape[:1]), dtype=x.dtype)
+    try:
+        kernels.operations.linear(x, weight, bias, residual, gate, out, gelu, torch.get_num_threads())
+    except _native.MismatchError:
+        checks.linear(x, weight, bias, residual, gate)
+        raise
+    return out
+
+
+def _library_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gelu: bool,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    checks.linear(x, weight, bias, residual, gate)
+    out = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+    if gelu:
+        out = native_int8.gelu(out)
+    if residual is not None:
+        out = residual + out if gate is None else gate_residual(residual, out, gate)
+    return out.contiguous()
 
 
 def qkv_page_write(

@@ -48,6 +48,25 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _rms_norm(x.double(), weight, eps).to(x.dtype)
 
 
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gelu: bool,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    checks.linear(x, weight, bias, residual, gate)
+    out = x.double() @ weight.double().T
+    if bias is not None:
+        out = out + bias.double()
+    if gelu:
+        out = 0.5 * out * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (out + 0.044715 * out**3)))
+    if residual is not None:
+        out = residual.double() + (out if gate is None else out * _per_token(gate, residual.shape[1]))
+    return out.to(x.dtype)
+
+
 def qkv_page_write(
     q: Tensor,
     k: Tensor,

@@ -6,10 +6,11 @@ kernels check them.
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from wavecore.ops import checks
-from wavecore.triton_kernels import norm, page_write
+from wavecore.triton_kernels import norm, page_write, pointwise
 from wavecore.triton_kernels import paged_attention as attention
 
 
@@ -26,6 +27,24 @@ def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     checks.rms_norm(x, weight)
     return norm.rms_norm(x, weight, eps)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gelu: bool,
+    residual: Tensor | None,
+    gate: Tensor | None,
+) -> Tensor:
+    """The product is cuBLAS's, which is faster than a kernel of our own; what follows it is fused."""
+    checks.linear(x, weight, bias, residual, gate)
+    out = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+    if gelu:
+        out = pointwise.gelu(out)
+    if residual is not None:
+        out = residual + out if gate is None else norm.gate_residual(residual, out, gate)
+    return out.contiguous()
 
 
 def qkv_page_write(

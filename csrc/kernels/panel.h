@@ -1,0 +1,66 @@
+// Products of rows with rows: the right side is packed into panels, which a register tile streams through.
+#pragma once
+
+#include "common.h"
+
+namespace wavecore::WAVECORE_ISA {
+
+constexpr int64_t kPanel = kVectors * W;  // rows of the right side in a panel
+
+// W rows to columns of a panel; `whole` says that none is missing.
+template <bool whole, typename T>
+inline void pack_group(const T* const* rows, int64_t present, int64_t depth, float* to) {
+  for (int64_t at = 0; at < depth; at += W) {
+    int64_t width = depth - at < W ? depth - at : W;
+    V block[W];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < W; ++i)
+      block[i] = whole || i < present ? load_some(rows[i] + at, width) : zero();
+    transpose(block);
+    if (width == W) {
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < W; ++i) store(to + (at + i) * kPanel, block[i]);
+    } else {
+      for (int64_t i = 0; i < width; ++i) store(to + (at + i) * kPanel, block[i]);
+    }
+  }
+}
+
+// Rows to panels [panel][depth][kPanel]; rows missing from the last panel are zero.
+template <typename T>
+inline void pack_panels(const T* const* rows, int64_t count, int64_t depth, float* out) {
+  for (int64_t row = 0; row < round_up(count, kPanel); row += W) {
+    float* to = out + row / kPanel * kPanel * depth + row % kPanel;
+    if (row + W <= count)
+      pack_group<true>(rows + row, W, depth, to);
+    else
+      pack_group<false>(rows + row, count - row, depth, to);
+  }
+}
+
+// out[kRows][kPanel] = left[kRows][depth] * panel[depth][kPanel]
+inline void panel_tile(const float* left, int64_t left_stride, const float* panel, int64_t depth, float* out,
+                       int64_t out_stride) {
+  V acc[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) acc[r][j] = zero();
+  for (int64_t i = 0; i < depth; ++i) {
+    V right[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) right[j] = load(panel + i * kPanel + j * W);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      V one = set1(left[r * left_stride + i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) acc[r][j] = fma(one, right[j], acc[r][j]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) store(out + r * out_stride + j * W, acc[r][j]);
+}
+
+}  // namespace wavecore::WAVECORE_ISA
