@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,11 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
     With --source or --realtime the input is live: frames come out with bounded delay.
     """
     settings = load_settings(RestyleSettings, flags, config)
+    if settings.placement == "layers" and int(os.environ.get("RANK", "0")) > 0:  # started by torchrun
+        from wavecore.placement.layers import worker
+
+        worker.main()
+        return
     check_paths(settings)
     if settings.live:
         _restyle_live(settings, json_output)

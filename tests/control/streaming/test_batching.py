@@ -9,78 +9,60 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wavecore.control.clock import MILLISECOND, SECOND, VirtualClock
+from wavecore.control.clock import MILLISECOND, SECOND
 from wavecore.control.streaming import BatchingController, BatchingSettings, CostModel
+from wavecore.control.streaming.simulation import simulate
 from wavecore.errors import UsageError
 
 
 @dataclass
 class Device:
-    """L(T, B) = (a B T + P) / BW, in seconds."""
+    """L(T, B) = (a B T + P) / BW, in seconds; the bandwidth may change at a time."""
 
     activations: float
     parameters: float
-    bandwidth: float = 1.0
+    change: tuple[int, float] = (10**18, 1.0)
     jitter: float = 0.0
     random: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def seconds(self, frames):
-        exact = (self.activations * frames + self.parameters) / self.bandwidth
-        return exact * (1 + self.jitter * self.random.uniform(-1, 1))
+    def exact(self, now, frames):
+        bandwidth = self.change[1] if now >= self.change[0] else 1.0
+        return (self.activations * frames + self.parameters) / bandwidth
+
+    def __call__(self, now, frames):
+        return self.exact(now, frames) * (1 + self.jitter * self.random.uniform(-1, 1))
 
 
-def largest(device, controller, now, waiting, length):
+def largest(device, controller, entry):
     """B by brute force, with the device's true times."""
-    passes = controller.settings.passes
-    rows = sorted((row for row in waiting if len(row) >= length), key=lambda row: row[0])
-    rest = [row for row in waiting if len(row) < length]
+    passes, length = controller.settings.passes, entry.length
+    rows = sorted((row for row in entry.waiting if len(row) >= length), key=lambda row: row[0])
     for batch in range(min(len(rows), controller.settings.max_batch), 0, -1):
-        one = device.seconds(length * batch * passes) * SECOND
-        alone = device.seconds(length * passes) * SECOND
-        left = [row[length:] for row in rows[:batch]] + rows[batch:] + rest
-        served = all(row[0] >= now + round(passes * one) for row in rows[:batch])
-        after = now + round(one) + round(passes * alone)
+        one = device.exact(entry.start, length * batch * passes) * SECOND
+        alone = device.exact(entry.start, length * passes) * SECOND
+        left = [row[length:] for row in rows[:batch]] + rows[batch:]
+        served = all(row[0] >= entry.start + round(passes * one) for row in rows[:batch])
+        after = entry.start + round(one) + round(passes * alone)
         if served and all(row[0] >= after for row in left if len(row) >= length):
             return batch
     return 0
 
 
-def simulate(device, controller, streams, rate, slo, seconds, change=None):
-    """Live streams on one device; returns (time, chosen B, largest feasible B, misses of the pass)."""
-    clock, period = VirtualClock(), round(SECOND / rate)
-    for stream in range(streams):
-        clock.post(stream, delay=stream * period // streams)
-    queues, log, end = [[] for _ in range(streams)], [], round(seconds * SECOND)
-    free_at = 0
-    while clock.now() < end:
-        now, stream = clock.wait(free_at if free_at > clock.now() else None)
-        if stream is not None:
-            queues[stream].append(now + round(slo * SECOND))
-            clock.post(stream, period)
-        if now < free_at:
-            continue
-        if change and now >= change[0]:
-            device.bandwidth = change[1]
-        decision = controller.decide(now, queues, rate * streams)
-        if decision is None:
-            continue
-        best = largest(device, controller, now, queues, decision.length)
-        took = device.seconds(decision.length * decision.batch * controller.settings.passes)
-        done = now + round(controller.settings.passes * took * SECOND)
-        misses = 0
-        for index in decision.streams:
-            misses += sum(deadline < done for deadline in queues[index][: decision.length])
-            del queues[index][: decision.length]
-        controller.observe(decision.length, decision.batch, took)
-        free_at = now + round(took * SECOND)
-        log.append((now, decision.batch, best, misses))
-    return log
+def run(device, controller, streams, rate, slo, seconds):
+    """Streams of one rate, shifted against each other; (time, B, largest feasible B, late) of each pass."""
+    period = round(SECOND / rate)
+    arrivals = [
+        range(stream * period // streams, round(seconds * SECOND), period) for stream in range(streams)
+    ]
+    passes = simulate(controller, arrivals, slo, device)
+    assert sum(entry.batch * entry.length for entry in passes) == sum(map(len, arrivals))
+    return [(e.start, e.batch, largest(device, controller, e), e.late) for e in passes]
 
 
 def test_the_largest_feasible_batch_is_chosen_and_no_deadline_missed():
     device = Device(activations=0.004, parameters=0.06)
     controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=8))
-    log = simulate(device, controller, streams=8, rate=4.0, slo=0.3, seconds=60)
+    log = run(device, controller, streams=8, rate=4.0, slo=0.3, seconds=60)
     assert len(log) > 300
     assert all(chosen == best for _, chosen, best, _ in log[3:])
     assert sum(misses for *_, misses in log) == 0
@@ -89,9 +71,9 @@ def test_the_largest_feasible_batch_is_chosen_and_no_deadline_missed():
 
 @pytest.mark.parametrize("after", [0.5, 3.0])
 def test_a_step_of_the_bandwidth_is_followed_within_five_decisions(after):
-    device = Device(activations=0.01, parameters=0.05)
+    device = Device(activations=0.01, parameters=0.05, change=(30 * SECOND, after))
     controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=6))
-    log = simulate(device, controller, 6, 1.5, 0.8, 60, change=(30 * SECOND, after))
+    log = run(device, controller, 6, 1.5, 0.8, 60)
     first = next(index for index, entry in enumerate(log) if entry[0] >= 30 * SECOND)
     assert all(chosen == best for _, chosen, best, _ in log[first + 5 :])
     assert len(log) > first + 20
@@ -113,7 +95,7 @@ def test_no_deadline_is_missed_where_a_setting_is_feasible(activations, paramete
     utilisation = full * rate
     slo = 2.5 * passes * full + 0.05
     controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=8, passes=passes))
-    log = simulate(device, controller, streams, rate, slo, 20)
+    log = run(device, controller, streams, rate, slo, 20)
     if utilisation < 0.8:
         assert sum(misses for *_, misses in log) == 0
 
@@ -121,7 +103,7 @@ def test_no_deadline_is_missed_where_a_setting_is_feasible(activations, paramete
 def test_a_noisy_device_is_given_room():
     device = Device(activations=0.01, parameters=0.05, jitter=0.1)
     controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=6, headroom=0.05))
-    log = simulate(device, controller, streams=6, rate=3.0, slo=0.5, seconds=120)
+    log = run(device, controller, streams=6, rate=3.0, slo=0.5, seconds=120)
     assert sum(misses for *_, misses in log[5:]) == 0
 
 

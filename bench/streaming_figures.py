@@ -1,0 +1,129 @@
+"""Pictures of docs/streaming.md: `python bench/streaming_figures.py [ring|slo|sheet ...]`.
+
+They are written to docs/images. `ring` and `slo` run in virtual time; `sheet` restyles two short clips.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import wavecore as wc
+from wavecore.control.clock import SECOND
+from wavecore.control.streaming import BatchingController, BatchingSettings, NoiseSettings, StreamingSettings
+from wavecore.control.streaming.simulation import simulate
+from wavecore.rounds import Rounds, StreamBatch
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+
+
+def figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def ring(ranks: int = 3, steps: int = 2, chunks: int = 5) -> None:
+    """Which rank works on which round, and which chunks are in it."""
+    from matplotlib import colormaps
+
+    colours = colormaps["tab20"].colors  # type: ignore[attr-defined]
+    picture = figure(10, 2.6)
+    axes = picture.subplots()
+    for round in Rounds(StreamBatch(steps=steps, lag=ranks), chunks):
+        for rank in range(ranks):
+            left = round.index + rank
+            share = 0.8 / max(1, len(round.slots))
+            for row, slot in enumerate(sorted(round.slots, key=lambda slot: slot.stage)):
+                bottom = rank - 0.4 + row * share
+                axes.barh(bottom, 0.94, share * 0.96, left, align="edge", color=colours[slot.chunk % 20])
+                axes.text(
+                    left + 0.47,
+                    bottom + share / 2,
+                    f"c{slot.chunk} σ{slot.stage}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                )
+            if rank + 1 < ranks and round.slots:
+                axes.annotate(
+                    "",
+                    (left + 1.0, rank + 0.6),
+                    (left + 0.94, rank + 0.3),
+                    arrowprops={"arrowstyle": "->", "lw": 0.7},
+                )
+    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    axes.invert_yaxis()
+    axes.axvline(steps * ranks, color="black", lw=0.8, ls=":")
+    axes.text(steps * ranks + 0.05, -0.5, "first chunk out", fontsize=7, va="bottom")
+    axes.set(xlabel="micro-step", xlim=(0, None))
+    picture.savefig(IMAGES / "streaming_ring.png", dpi=110)
+
+
+def slo() -> None:
+    """Six streams join after 10 s; from 20 s to 30 s the device has half of its bandwidth."""
+    period = SECOND // 2
+    few = [range(shift * period // 2, 40 * SECOND, period) for shift in range(2)]
+    more = [range(10 * SECOND + shift * period // 6, 40 * SECOND, period) for shift in range(6)]
+
+    def device(now: int, frames: int) -> float:
+        return (0.012 * frames + 0.06) / (0.5 if 20 * SECOND <= now < 30 * SECOND else 1.0)
+
+    controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=8, headroom=0.05))
+    passes = simulate(controller, [*few, *more], 0.6, device)
+    times = np.array([entry.start for entry in passes]) / SECOND
+    picture = figure(10, 4.2)
+    above, below = picture.subplots(2, sharex=True)
+    above.step(times, [entry.batch for entry in passes], where="post", lw=0.8)
+    above.set(ylabel="batch B", ylim=(0, None))
+    below.step(times, [1000 * entry.seconds for entry in passes], where="post", lw=0.8, label="pass")
+    slack = [
+        min(row[0] for row in entry.waiting if row) / SECOND - entry.start / SECOND - entry.seconds
+        for entry in passes
+    ]
+    below.plot(times, [1000 * value for value in slack], lw=0.8, label="slack of the earliest deadline")
+    late = [time for time, entry in zip(times, passes, strict=True) if entry.late]
+    below.plot(late, [0] * len(late), "rx", ms=4, label=f"late passes: {len(late)}")
+    below.set(xlabel="s", ylabel="ms")
+    below.legend(fontsize=8)
+    for axes in (above, below):
+        for at in (10, 20, 30):
+            axes.axvline(at, color="grey", lw=0.7, ls=":")
+    above.set_title(
+        "2 streams, 8 from 10 s, half the bandwidth from 20 s to 30 s; objective 600 ms", fontsize=9
+    )
+    picture.savefig(IMAGES / "streaming_slo.png", dpi=110)
+
+
+def sheet(columns: int = 8) -> None:
+    """Source, fixed noise and noise after the motion: the sprites world in fast motion, and a real clip."""
+    from streaming import PROMPT, moving
+
+    from wavecore.media import VideoReader, save_contact_sheet
+
+    pipe = wc.load("sprites")
+    fixed = StreamingSettings(chunk_frames=1, first_chunk_frames=1)
+    motion = StreamingSettings(
+        chunk_frames=1, first_chunk_frames=1, noise=NoiseSettings(highest=0.9, span=0.6, scale=0.5)
+    )
+    rows: list[Any] = []
+    dog = np.stack(list(islice(VideoReader(ROOT / "examples" / "dog.mp4", size=pipe.size), 41)))
+    for source, prompt in ((moving(8.0, 8.0, 41), PROMPT), (dog, "a white ball over water")):
+        picks = np.linspace(4, 40, columns).round().astype(int)
+        rows += list(source[picks])
+        for settings in (fixed, motion):
+            session = pipe.restyle(iter(source), prompt, steps=2, rounds="stream_batch", streaming=settings)
+            with session:
+                rows += list(np.concatenate([group.frames for group in session])[picks])
+    save_contact_sheet(IMAGES / "streaming_sheet.png", rows, columns)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    for name in sys.argv[1:] or ("ring", "slo", "sheet"):
+        {"ring": ring, "slo": slo, "sheet": sheet}[name]()
