@@ -1,0 +1,82 @@
+"""A decoder cut into parts."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from wavecore.errors import UsageError, WavecoreError
+from wavecore.models.wan_vae import WanVAE, WanVAEConfig
+from wavecore.placement.decode import DecodePipeline, cut_units, unit_seconds
+
+
+@pytest.fixture(scope="module")
+def vae():
+    torch.manual_seed(0)
+    return WanVAE(WanVAEConfig(base_dim=8, num_res_blocks=1)).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def latents():
+    return torch.randn(4, 1, 16, 1, 2, 3, generator=torch.Generator().manual_seed(1))
+
+
+def decoded(vae, latents):
+    decoder = vae.stream_decoder()
+    with torch.inference_mode():
+        return [decoder(latent) for latent in latents]
+
+
+def test_a_cut_anywhere_gives_the_same_bits(vae, latents):
+    """Units one after the other from every boundary on, with their states: what workers do."""
+    expected = decoded(vae, latents)
+    units = vae.decoder.units
+    for cut in range(1, len(units)):
+        states = [[()] * cut, [()] * (len(units) - cut)]
+        for latent, frames in zip(latents, expected, strict=True):
+            with torch.inference_mode():
+                x = vae.decoder_input(latent)
+                for part, own in zip((units[:cut], units[cut:]), states, strict=True):
+                    for index, unit in enumerate(part):
+                        x, own[index] = unit(x, own[index])
+            assert torch.equal(x.clamp(-1, 1).permute(0, 4, 1, 2, 3), frames)
+
+
+def test_workers_overlap_and_give_the_bits_of_one_decoder(vae, latents):
+    cuts = cut_units(unit_seconds(vae, 2, 3, runs=1), 3)
+    with DecodePipeline(vae, cuts) as pipeline:
+        for latent in latents:  # all under way before the first is taken
+            pipeline.put(latent)
+        assert pipeline.waiting == 4
+        frames = [pipeline.get() for _ in latents]
+        assert all(map(torch.equal, frames, decoded(vae, latents)))
+        with pytest.raises(UsageError, match="get: expected a latent"):
+            pipeline.get()
+        os.kill(pipeline._processes[1].pid, signal.SIGKILL)
+        pipeline.put(latents[0])
+        with pytest.raises(WavecoreError, match=r"decode worker 1, process \d+: it was ended by signal 9"):
+            pipeline.get()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "workers", "cuts"),
+    [
+        ([1, 1, 1, 1], 2, [range(2), range(2, 4)]),
+        ([5, 1, 1, 1], 2, [range(1), range(1, 4)]),
+        ([1, 2, 3], 3, [range(1), range(1, 2), range(2, 3)]),
+    ],
+)
+def test_cuts_balance_measured_times(seconds, workers, cuts):
+    assert cut_units(seconds, workers) == cuts
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_more_workers_than_units(workers):
+    with pytest.raises(UsageError, match=f"workers: expected 1 to 3, one a unit at most, got {workers}"):
+        cut_units([1, 1, 1], workers)
+
+
+def test_cuts_that_leave_units_out(vae):
+    with pytest.raises(UsageError, match="cuts: expected units 0 to"):
+        DecodePipeline(vae, [range(2), range(3, 5)])
