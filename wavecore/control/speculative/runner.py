@@ -61,6 +61,7 @@ class Runner:
         self._perform = perform
         self._observe = observe
         self._tickets: dict[int, Future[UpdateRecord]] = {}
+        self._queued: set[Future[UpdateRecord]] = set()  # asked for and not handled yet
         self._lock = threading.Lock()
         self._over = False
 
@@ -91,9 +92,11 @@ class Runner:
         finally:
             with self._lock:
                 self._over = True
-            for version, ticket in self._tickets.items():
+            left = [*self._tickets.items(), *((self.controller.version, ticket) for ticket in self._queued)]
+            for version, ticket in left:
                 ticket.set_result(UpdateRecord(version, self.clock.now(), outcome="lost"))
             self._tickets.clear()
+            self._queued.clear()
 
     def step(self) -> None:
         """Handle one event, waiting for it."""
@@ -114,9 +117,10 @@ class Runner:
         if isinstance(item, _Asked):
             self._remember(item.ticket, outputs)
         for output in outputs:
-            if isinstance(output, Settled):
+            # The record of an identical update carries the version it is identical to, which has its own ticket.
+            if isinstance(output, Settled) and output.record.outcome != "identical":
                 ticket = self._tickets.pop(output.record.version, None)
-                if ticket is not None and output.record.outcome != "identical":
+                if ticket is not None:
                     ticket.set_result(output.record)
             self._perform(output)
 
@@ -124,9 +128,12 @@ class Runner:
         with self._lock:
             if self._over:
                 raise UsageError("update: expected an open stream, got a closed one")
+            self._queued.add(item.ticket)
             self.clock.post(item)
 
     def _remember(self, ticket: Future[UpdateRecord], outputs: list[Output]) -> None:
+        with self._lock:
+            self._queued.discard(ticket)
         identical = [o for o in outputs if isinstance(o, Settled) and o.record.outcome == "identical"]
         if identical:
             ticket.set_result(identical[0].record)
