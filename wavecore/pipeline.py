@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from wavecore.placement.device import SharedDevice
     from wavecore.placement.layers import Ring
     from wavecore.placement.replicas import ReplicaOptions, Replicas
 
@@ -175,6 +176,7 @@ class Pipeline:
         rounds: RoundsKind | None = None,
         placement: Literal["local", "layers"] = "local",
         devices: int = 2,
+        shared: SharedDevice | None = None,
         streaming: StreamingSettings | None = None,
         hold: Callable[[int], bool] | None = None,
         trace: Trace | None = None,
@@ -199,6 +201,8 @@ class Pipeline:
             Where the work runs: here, or its layers over a ring of `devices` processes.
         devices : int
             Processes of placement layers, this one included.
+        shared : SharedDevice, optional
+            Runs this stream in one batch with others, each in a thread of its own.
         prompt, seed, steps, size, fps, rounds, trace
             As for `session`.
         """
@@ -214,7 +218,7 @@ class Pipeline:
             strength = noise.strength
         ring = None
         if placement == "layers":
-            rules, ring = self._ring(rules, devices)
+            rules, ring = self._ring(rules, devices, trace)
         restyling = Restyling(
             lambda share: self.levels(steps, share), noise, sinks, self.model.defaults.shift
         )
@@ -230,7 +234,7 @@ class Pipeline:
             trace=trace,
             restyling=restyling,
             hold=hold,
-            ring=ring,
+            ring=shared if ring is None else ring,
         )
 
     def __call__(
@@ -330,7 +334,7 @@ class Pipeline:
             raise UsageError(f"sink_chunks: expected at least 1 for {streaming.sinks} sinks, got none")
         return changed, SinkSet(changed.anchor_chunks, streaming.sink_threshold) if adaptive else None
 
-    def _ring(self, rules: Rules, devices: int) -> tuple[Rules, Ring]:
+    def _ring(self, rules: Rules, devices: int, trace: Trace | None) -> tuple[Rules, Ring]:
         """Rules for a ring of `devices` processes, and that ring, for one stream."""
         from wavecore.placement.layers import Ring
 
@@ -340,7 +344,7 @@ class Pipeline:
                 f"placement: expected rounds stream_batch with layers, got {type(rules).__name__.lower()}"
             )
         scheduler = BlockScheduler(self.model.dit.config.layers, devices) if devices > 1 else None
-        ring = Ring(self.model.dit, devices, scheduler=scheduler, for_one_stream=True)
+        ring = Ring(self.model.dit, devices, scheduler=scheduler, for_one_stream=True, trace=trace)
         return replace(rules, lag=devices), ring
 
     def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:

@@ -27,6 +27,7 @@ from wavecore.trace import Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from wavecore.placement.device import SharedDevice, SharedPlacement
     from wavecore.placement.layers import Ring, RingPlacement
 
 
@@ -98,8 +99,9 @@ class Session:
     hold : callable (chunks at work) -> bool, optional
         Asked before each round of a stream with a source: True runs a round in which no chunk enters, so that
         older ones go on while frames are missing.
-    ring : Ring, optional
-        Runs the layers over several processes; they run here when not given.
+    ring : Ring or SharedDevice, optional
+        Runs the layers over several processes, or rounds together with those of other streams; they run here
+        when not given.
 
     Attributes
     ----------
@@ -121,7 +123,7 @@ class Session:
         trace: Trace | None = None,
         restyling: Restyling | None = None,
         hold: Callable[[int], bool] | None = None,
-        ring: Ring | None = None,
+        ring: Ring | SharedDevice | None = None,
     ) -> None:
         self.model = model
         self.trace = Trace() if trace is None else trace
@@ -138,7 +140,7 @@ class Session:
         factor = model.vae.spatial_factor
         latent_size = (model.dit.config.in_channels, height // factor, width // factor)
         pages = pages_needed(rules, chunks)
-        self._placement: LocalPlacement | RingPlacement
+        self._placement: LocalPlacement | RingPlacement | SharedPlacement
         if ring is None:
             self._cache = local_cache(model.dit, pages, *latent_size[1:])
             self._placement = LocalPlacement(model.dit, self._cache)

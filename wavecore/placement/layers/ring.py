@@ -29,6 +29,7 @@ from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import HEAD, Shard, batches
 from wavecore.placement.local import Batch
 from wavecore.rounds import Key, NoiseLevel, Round, Rules, StreamBatch
+from wavecore.trace import Trace
 
 _POLL_SECONDS = 0.2
 _START_SECONDS = 300.0
@@ -71,6 +72,8 @@ class Ring:
         Moves layers between ranks when measured times say that it pays; they stay when not given.
     for_one_stream : bool
         End the ring with its first stream.
+    trace : Trace, optional
+        Event log, for layers that move.
 
     Attributes
     ----------
@@ -95,6 +98,7 @@ class Ring:
         keep: bool = True,
         scheduler: BlockScheduler | None = None,
         for_one_stream: bool = False,
+        trace: Trace | None = None,
     ) -> None:
         layers = dit.config.layers
         if not 1 <= ranks <= layers:
@@ -106,6 +110,7 @@ class Ring:
         self.seconds: list[list[float]] = []
         self._scheduler, self._for_one_stream = scheduler, for_one_stream
         self._came_back: float | None = None
+        self._trace = Trace() if trace is None else trace
         self._streams = 0
         self._flights: dict[int, queue.SimpleQueue[_Flight]] = {}
         self._results: dict[int, queue.SimpleQueue[tuple[Work, list[Tensor]]]] = {}
@@ -247,6 +252,8 @@ class Ring:
         parts = chain.from_iterable((state.hidden, state.modulation, state.time) for state in states)
         self._tell(work, [*parts, *texts])
         self._rank.after(work)
+        if work.split:
+            self._trace.record("move", split=list(self.split), micro_step=work.micro_step)
 
     @torch.inference_mode()
     def collect(self, stream: int) -> dict[int, Tensor]:
