@@ -40,6 +40,7 @@ Kind = Literal[
     "round",  # one round of denoising
     "publish",  # a layer's keys and values became readable for other slots
     "wait",  # work stood still for something it needs
+    "attend",  # a layer's attention, from when everything it reads was there
     "decode",  # latents became frames
     "ready",  # a group of frames is complete
     "commit",  # a group can no longer be replaced
