@@ -40,6 +40,12 @@ def _cpuinfo() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def read_result(name: str) -> dict[str, Any]:
+    """What bench/results/`name`.json holds; nothing when there is no such file."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def write_result(name: str, result: dict[str, Any]) -> Path:
     """Write `result`, with the machine, as bench/results/`name`.json."""
     path = RESULTS / f"{name}.json"

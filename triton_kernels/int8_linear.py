@@ -64,7 +64,7 @@ def int8_linear_kernel(
 def tile_shape(rows: int, outputs: int, hopper: bool) -> tuple[int, int, int, int, int]:
     """Rows, columns and depth of a tile, warps and stages: what compiles without a register spill."""
     if hopper and rows > 64 and outputs > 128:
-        return 128, 256, 128, 8, 3
+        return 128, 128, 128, 8, 4
     return 64, 64, 64, 4, 3
 
 

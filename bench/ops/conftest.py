@@ -13,16 +13,24 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from measure import Ceilings, measure_pair, write_result
+from measure import Ceilings, measure_pair, read_result, write_result
 
 
 @pytest.fixture(scope="module")
 def rows(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
-    """Rows of the result file, written when all cases have run."""
+    """Rows of the result file; those that were not measured again are kept."""
     collected: list[dict[str, Any]] = []
     yield collected
     if collected:
-        write_result(request.module.RESULT, {"rows": collected})
+        before = read_result(request.module.RESULT).get("rows", [])
+        measured = {_case(row) for row in collected}
+        kept = [row for row in before if _case(row) not in measured]
+        rows = sorted([*kept, *collected], key=_case)
+        write_result(request.module.RESULT, {"rows": rows})
+
+
+def _case(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row[key]) for key in ("op", "shape", "beside", "threads"))
 
 
 @pytest.fixture(params=sorted({1, torch.get_num_threads()}), ids=lambda count: f"{count} threads")

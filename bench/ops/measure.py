@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from machine import write_result
+from machine import read_result, write_result
 
-__all__ = ["Ceilings", "Pair", "measure_pair", "write_result"]
+__all__ = ["Ceilings", "Pair", "measure_pair", "read_result", "write_result"]
 
 Function = Callable[[], object]
 

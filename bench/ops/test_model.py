@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from measure import measure_pair, write_result
+from measure import measure_pair, read_result, write_result
 from torch import Tensor
 
 from wavecore import ops
@@ -26,7 +26,7 @@ def results() -> Iterator[dict[str, Any]]:
     collected: dict[str, Any] = {}
     yield collected
     if collected:
-        write_result(RESULT, collected)
+        write_result(RESULT, {**read_result(RESULT), **collected})
 
 
 def _pages(count: int, page_tokens: int, config: DiTConfig, slots: int, dtype: torch.dtype) -> PageView:

@@ -27,6 +27,12 @@ RESULT = "ops"
 EPS = 1e-6
 
 
+def _wan_modulated(x: Tensor, shift: Tensor, scale: Tensor, frames: int) -> Tensor:
+    """Norm and modulation as the public model writes them, in float32 whatever the dtype of `x`."""
+    normed = F.layer_norm(x.float(), x.shape[-1:], eps=EPS).unflatten(1, (frames, -1))
+    return (normed * (1 + scale.float()[:, :, None]) + shift.float()[:, :, None]).flatten(1, 2).type_as(x)
+
+
 @pytest.mark.parametrize("name", NORM_SHAPES)
 def test_layer_norm_modulate(name: str, record: Callable[..., None]) -> None:
     shape = SHAPES[name]
@@ -37,7 +43,10 @@ def test_layer_norm_modulate(name: str, record: Callable[..., None]) -> None:
         "layer_norm_modulate",
         name,
         lambda: ops.layer_norm_modulate(*arguments),
-        {"eager": lambda: eager.layer_norm_modulate(*arguments)},
+        {
+            "eager": lambda: eager.layer_norm_modulate(*arguments),
+            "eager, float32 as Wan has it": lambda: _wan_modulated(*arguments[:3], shape.frames),
+        },
         reference.layer_norm_modulate(*arguments),
         moved=2 * x.nbytes,
     )
