@@ -5,7 +5,8 @@
 
 `decisions`: events a second, and time of one event, of the controller alone.
 `devices`: simulated response at the published timings of Wan 1.3B on one and on several devices.
-`joint`: the bidirectional model in real time, K as trained against a short window.
+`joint`: the bidirectional model (--model) in real time, K as trained against a short window.
+`pictures`: those of docs/speculative.md, the timeline from the event log of a real stream.
 
 Results are merged into bench/results/speculative.json.
 """
@@ -17,6 +18,7 @@ import json
 import pickle
 import random
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -31,7 +33,7 @@ from machine import RESULTS, write_result
 
 import wavecore as wc
 from wavecore.control.clock import SECOND
-from wavecore.control.simulate import IsolatedArrivals, PoissonArrivals, Scenario, simulate
+from wavecore.control.simulate import IsolatedArrivals, PoissonArrivals, Scenario, plots, simulate
 from wavecore.control.speculative import (
     Controller,
     QuantileEstimator,
@@ -42,6 +44,7 @@ from wavecore.control.speculative import (
 )
 from wavecore.control.speculative import events as ev
 from wavecore.interactive.predictions import Made, Prediction, Predictions
+from wavecore.interactive.replay import read_recording
 from wavecore.interactive.session import SpeculativeSession
 from wavecore.interactive.speculation import Parts, Speculation, make_parts
 from wavecore.trace import Trace
@@ -222,19 +225,13 @@ def orders(quick: bool) -> dict[str, Any]:
         "wave, cut": {"rounds": "wavefront", "cut": True},
     }
     seconds = 4 if quick else 13
-    segments: dict[str, list[Segment]] = {name: [] for name in variants}
-    rates: dict[str, list[float]] = {name: [] for name in variants}
-    for turn in range(1 if quick else 1):
-        for name, more in variants.items():
-            segments[name].append(run_segment(start(pipe, **more), seconds, (0.3, 0.6), turn))
-            rates[name].append(calls_per_second(pipe, more, 1.0 if quick else 3.0))
-    return {
-        name: {
-            **summary(segments[name], group),
-            "throughput_frames_per_second": float(np.median(rates[name])) * LATENTS * group * pipe.fps,
-        }
-        for name in variants
-    }
+    rows = {}
+    for name, more in variants.items():
+        segment = run_segment(start(pipe, **more), seconds, (0.3, 0.6), 1)
+        rate = calls_per_second(pipe, more, 1.0 if quick else 3.0)
+        frames = rate * LATENTS * group * pipe.fps
+        rows[name] = {**summary([segment], group), "throughput_frames_per_second": frames}
+    return rows
 
 
 def calls_per_second(pipe: Any, more: dict[str, Any], seconds: float) -> float:
@@ -343,7 +340,38 @@ def joint(quick: bool, model: str = "sprites-bidirectional") -> dict[str, Any]:
     return rows
 
 
+def pictures(quick: bool, folder: Path = Path("docs/images")) -> dict[str, Any]:
+    """A real stretch of a stream, drawn from its event log; latency and cost from simulations."""
+    pipe = wc.load("sprites")
+    speculation = Speculation(latents=LATENTS)
+    log = Path(tempfile.mkdtemp()) / "run.jsonl"
+    with (
+        Trace(log) as trace,
+        pipe.session(
+            SUBJECTS[0], num_frames=129, control="speculative", speculation=speculation, trace=trace
+        ) as session,
+    ):
+        for group in session:
+            if group.index in (9, 13, 16, 24):
+                threading.Timer(0.11, session.update, [f"{SUBJECTS[group.index % 5]} {MOTIONS[0]}"]).start()
+    parts = make_parts(pipe.model, speculation, pipe.rules(None, 4), pipe.levels(4), 0, pipe.size, pipe.fps)
+    outputs = [o for event in read_recording(log).inputs for o in parts.controller.handle(event)]
+    plots.timeline(folder / "speculative_timeline.png", outputs, 6.5)
+    scenario = Scenario(
+        adapter=RetainedPrefix(20), costs=UnitCosts(denoise=1.6), group_seconds=Fraction(1, 4)
+    )
+    arrivals = [IsolatedArrivals(1000, 5.0, 0) for _ in range(2)]
+    results = [simulate(s, a) for s, a in zip((scenario, scenario.chunked()), arrivals, strict=True)]
+    plots.latency(folder / "speculative_latency.png", *results)
+    rates = (0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
+    measured = [simulate(scenario, PoissonArrivals(200, r, 0)).totals.amplification for r in rates]
+    plots.cost(folder / "speculative_cost.png", rates, measured, 20, 0.25)
+    records = [o.record for o in outputs if isinstance(o, ev.Settled)]
+    return {"timeline": [record.as_dict() for record in records]}
+
+
 PARTS: dict[str, Any] = {
+    "pictures": pictures,
     "response": response,
     "orders": orders,
     "decisions": decisions,
@@ -356,13 +384,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="shorter runs; nothing is written")
+    parser.add_argument("--model", default="sprites-bidirectional", help="joint: name or weights file")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="response: join the stretches in FILE")
     arguments = parser.parse_args()
     path = RESULTS / "speculative.json"
     result = json.loads(path.read_text()) if path.exists() else {}
     result.pop("machine", None)
     for part in arguments.parts:
-        more = {"kept": arguments.keep} if part == "response" else {}
+        more = {"response": {"kept": arguments.keep}, "joint": {"model": arguments.model}}.get(part, {})
         result[part] = PARTS[part](arguments.quick, **more)
         print(json.dumps({part: result[part]}, indent=1))
     if not arguments.quick:

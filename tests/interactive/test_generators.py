@@ -327,9 +327,10 @@ def run_wave(generator, latents, cut=None, prompt=NEW):
     return rounds
 
 
-@pytest.mark.parametrize(
-    ("round", "position"), [(1, 3), (2, 3), (2, 6), (3, 3), (4, 6), (4, 5), (4, 9), (5, 9)]
-)
+CUTS = [(1, 3), (2, 3), (2, 6), (3, 3), (4, 6), (4, 5), (5, 9), (4, 3), (6, 5), (6, 6), (7, 8)]
+
+
+@pytest.mark.parametrize(("round", "position"), CUTS)
 def test_a_cut_wave_keeps_what_lies_before_and_continues_as_if_nothing_else_had_been(pipe, round, position):
     plain, cut, fresh = wave(pipe), wave(pipe), wave(pipe)
     run_wave(plain, 15)
@@ -337,11 +338,14 @@ def test_a_cut_wave_keeps_what_lies_before_and_continues_as_if_nothing_else_had_
     before = latents(plain, 0, position)
     assert same(latents(cut, 0, position), before), "the run with the update equals the one without it"
     assert sorted(latents(cut)) == list(range(position + 9))
-    # The same prefix, and nothing was ever behind it: chunks are cut where the prefix ends.
-    if position % 3 == 0:
-        run_wave(fresh, position, (min(round, position // 3 + 2), position))
-        late = round > position // 3 + 2
-        assert late or same(latents(fresh), latents(cut))
+    through = -(-position // 3) + 2  # rounds after which the chunks before the cut are stored
+    if round < through and position % 3 == 0:
+        run_wave(fresh, position, (round, position))  # nothing was ever behind the prefix
+        assert same(latents(fresh), latents(cut))
+    if round >= through:
+        make(fresh, 0, 15, OLD)
+        make(fresh, position, 9, NEW)  # a call of its own behind the same prefix
+        assert same(latents(fresh), latents(cut))
     assert not torch.equal(latents(plain)[position], latents(cut)[position])
     assert all(torch.isfinite(latent).all() for latent in latents(cut).values())
 

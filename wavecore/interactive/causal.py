@@ -77,7 +77,8 @@ class CausalGenerator:
         self._placement = LocalPlacement(model.dit, self._cache)
         self._handoff = Handoff(levels, seed, latent_size, model.device)
         self._decoder = Decoder(model.vae)
-        self._pieces: list[Piece] = []  # chunks whose clean keys and values are there
+        # Chunks whose clean keys and values are there; changed in place, since a running wave reads it.
+        self._pieces: list[Piece] = []
         self._texts: OrderedDict[str, TextContext] = OrderedDict()
         self._texts_of: dict[int, str] = {}  # prompt of each chunk of the call
         self._left: set[int] = set()  # chunks of the call that are not complete
@@ -157,7 +158,7 @@ class CausalGenerator:
         cache.drop([key for key in cache.table if key.stage < steps or key.chunk not in stored])
         if self._prefill:
             cache.drop([key for key in cache.table if key.chunk >= position])
-            self._pieces = [piece for piece in self._pieces if piece.start < position]
+            self._pieces[:] = [piece for piece in self._pieces if piece.start < position]
 
     def _rebuild(self, position: int) -> None:
         """Make clean keys and values of the retained latents that have none."""
@@ -188,7 +189,7 @@ class CausalGenerator:
         pages = self._cache.table.cut(position)
         tails = [p for p in self._pieces if p.end > position]
         kept = [Piece(p.start, min(p.frames, position - p.start)) for p in self._pieces if p.start < position]
-        self._pieces = kept
+        self._pieces[:] = kept
         return Shelf(pages, tails, self.predictions.cut(position))
 
     def restore(self, shelf: Shelf) -> None:
@@ -200,7 +201,7 @@ class CausalGenerator:
         self.discard(self.cut(first))
         self._cache.table.restore(shelf.pages)
         starts = {piece.start for piece in shelf.pieces}
-        self._pieces = [p for p in self._pieces if p.start not in starts] + shelf.pieces
+        self._pieces[:] = [p for p in self._pieces if p.start not in starts] + shelf.pieces
         self.predictions.restore(shelf.predictions)
 
     def discard(self, shelf: Shelf) -> None:
@@ -215,7 +216,7 @@ class CausalGenerator:
         oldest = needed - self.rules.reach
         gone = [p for p in self._pieces if p.end <= oldest and not (self.rules.anchor and p.start == 0)]
         self._cache.drop([key for key in self._cache.table if any(key.chunk == p.start for p in gone)])
-        self._pieces = [p for p in self._pieces if p not in gone]
+        self._pieces[:] = [p for p in self._pieces if p not in gone]
         self.predictions.forget(needed)
 
     def close(self) -> None:
