@@ -82,7 +82,7 @@ def test_of_states_only_the_latest_is_sent_and_not_too_often(outbox, now):
     outbox.changed()
     outbox.offer(group(0), COMMIT, False)
     assert [type(m).__name__ for m in take(outbox, 4)] == ["Frame"] * 4
-    now[0] = 0.05
+    now[0] = 0.1
     assert type(take(outbox, 1)[0]) is protocol.State
 
 

@@ -7,11 +7,13 @@ import { decode, encode } from "../../wavecore/serve/page/msgpack.js";
 import { PlaybackController, ServerClock, Updates } from "../../wavecore/serve/page/playback.js";
 import { kind } from "../../wavecore/serve/page/timeline.js";
 
+const MILLISECONDS = { toPage: (due) => due };
+
 const group = (first, due, count = 4, spacing = 62.5) =>
   Array.from({ length: count }, (_, i) => ({ number: first + i, frame: i, due: due + i * spacing }));
 
 test("frames of a group are shown at their times, each once", () => {
-  const playback = new PlaybackController();
+  const playback = new PlaybackController(MILLISECONDS);
   for (const frame of group(0, 100)) playback.push(frame, 100);
   const shown = [];
   for (let now = 0; now < 500; now += 1000 / 60) {
@@ -25,7 +27,7 @@ test("frames of a group are shown at their times, each once", () => {
 });
 
 test("a frame that a later one overtakes is skipped, never shown out of order", () => {
-  const playback = new PlaybackController();
+  const playback = new PlaybackController(MILLISECONDS);
   const [a, b, c] = group(0, 0, 3);
   playback.push(c, 0);
   playback.push(a, 0);
@@ -38,7 +40,7 @@ test("a frame that a later one overtakes is skipped, never shown out of order", 
 });
 
 test("playback is held back until nine groups of ten come in time, and comes forward again", () => {
-  const playback = new PlaybackController();
+  const playback = new PlaybackController(MILLISECONDS);
   for (let i = 0; i < 32; i++) {
     playback.push({ number: i, frame: 0, due: 250 * i }, 250 * i + (i % 10 === 9 ? 150 : 30));
     playback.take(1e9);
@@ -52,13 +54,23 @@ test("playback is held back until nine groups of ten come in time, and comes for
 });
 
 test("playback is never held back by more than its limit", () => {
-  const playback = new PlaybackController();
+  const playback = new PlaybackController(MILLISECONDS);
   playback.push({ number: 0, frame: 0, due: 0 }, 60_000);
   assert.equal(playback.delay, 200);
 });
 
+test("frames that wait follow the clock when it is set right", () => {
+  const clock = new ServerClock();
+  const playback = new PlaybackController(clock);
+  clock.add(0, 60_000, 10); // a bad start: off by 30 s
+  playback.push({ number: 0, frame: 0, due: 10 }, 60_000);
+  assert.equal(playback.take(20_000).show, null);
+  clock.add(20_000, 20_002, 10.001);
+  assert.equal(playback.take(20_300).show.number, 0);
+});
+
 test("clear gives back what was waiting", () => {
-  const playback = new PlaybackController();
+  const playback = new PlaybackController(MILLISECONDS);
   for (const frame of group(0, 100)) playback.push(frame, 100);
   assert.equal(playback.clear().length, 4);
   assert.equal(playback.take(1e9).show, null);

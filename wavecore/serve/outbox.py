@@ -17,7 +17,7 @@ Message = Reply | Record | State | Frame | Ended
 
 _REPLIES = 64  # that wait before requests are left unread
 _RECORDS = 64
-_STATE_SECONDS = 0.05  # between states
+_STATE_SECONDS = 0.1  # between states
 
 
 class Outbox:

@@ -125,7 +125,7 @@ class Ack(Struct, tag_field="type", tag="ack", forbid_unknown_fields=True):
     Attributes
     ----------
     received : int
-        Number of the latest frame that arrived: the server sends only so many beyond it.
+        Number of the latest frame that was decoded: the server sends only so many beyond it.
     displayed : list of (number, time)
         Frames that were shown, with the server's time as the client reckons it.
     skipped : list of int

@@ -14,7 +14,6 @@ const screen = $("screen").getContext("2d");
 /** One stream, from start to end. */
 class Viewer {
   constructor() {
-    this.playback = new PlaybackController();
     this.updates = new Updates();
     this.transports = []; // ready to shown, in milliseconds
     this.pending = { received: -1, displayed: [], skipped: [] };
@@ -23,7 +22,7 @@ class Viewer {
       `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`,
       token,
       {
-        frame: (frame) => this.frame(frame),
+        frame: (frame) => this.decoder.push(frame),
         record: (record) => this.record(record),
         state: (state, now) => this.stateChanged(state, now),
         error: (error) => say(`${error.code}: ${error.message}`, true),
@@ -33,6 +32,7 @@ class Viewer {
         closed: (code, reason) => this.end(this.reason ?? reason ?? String(code)),
       },
     );
+    this.playback = new PlaybackController(this.connection.clock);
   }
 
   async start(prompt, pressed) {
@@ -72,7 +72,10 @@ class Viewer {
     this.decoder = new FrameDecoder(
       started,
       (header, image) => this.decoded(header, image),
-      (error) => say(`decoder: ${error.message}`, true),
+      (error, number) => {
+        this.pending.received = number;
+        say(`decoder: ${error.message}`, true);
+      },
     );
     [$("screen").width, $("screen").height] = started.size;
     say(`${started.control}, ${started.size.join("×")}, ${started.fps} fps, ${started.codec}`);
@@ -80,15 +83,10 @@ class Viewer {
     $("go").textContent = "Update";
   }
 
-  frame(frame) {
-    this.pending.received = frame.number;
-    this.decoder.push({ ...frame, dueAt: frame.due });
-  }
-
+  /** A frame counts as received once it is decoded: the server then sends no more than can be decoded. */
   decoded(header, image) {
-    const now = performance.now();
-    const due = this.connection.clock.toPage(header.dueAt);
-    this.playback.push({ ...header, due, image, data: null }, now);
+    this.pending.received = header.number;
+    this.playback.push({ ...header, image, data: null }, performance.now());
   }
 
   /** Stops; what is under way is not shown any more, so that both sides have counted the same frames. */
@@ -113,7 +111,7 @@ class Viewer {
       if (!show.replay) {
         this.updates.frame(show.version, shown);
         if (show.frame === 0) {
-          this.transports.push(shown - this.connection.clock.toPage(show.dueAt));
+          this.transports.push(shown - this.connection.clock.toPage(show.due));
           if (this.transports.length > 1000) this.transports.shift();
         }
       }
@@ -143,7 +141,8 @@ class Viewer {
   stateChanged(state, now) {
     this.state = state;
     timeline.update(state, now);
-    $("pause").textContent = state.paused ? "Resume" : "Pause";
+    const label = state.paused ? "Resume" : "Pause";
+    if ($("pause").textContent !== label) $("pause").textContent = label;
     const middle = [...this.transports].sort((a, b) => a - b)[this.transports.length >> 1];
     showCounters({
       ...state.counters,

@@ -7,7 +7,10 @@ export async function bestCodec() {
   return supported ? "h264" : "jpeg";
 }
 
-/** Decodes in order; `output(frame, image)` gets each header with an image to draw and close. */
+/**
+ * Decodes in order; `output(frame, image)` gets each header with an image to draw and close, and
+ * `failed(error, number)` the number of the latest frame when the decoder gave up.
+ */
 export class FrameDecoder {
   constructor(started, output, failed) {
     this.output = output;
@@ -27,16 +30,21 @@ export class FrameDecoder {
         if (header) this.output(header, image);
         else image.close();
       },
-      error: (error) => this.failed(error),
+      error: (error) => {
+        this.headers.clear();
+        this.failed(error, this.latest);
+      },
     });
     this.video.configure(this.config);
     this.needsKey = true;
   }
 
   push(header) {
+    this.latest = header.number;
     if (!this.config) {
       const bitmap = createImageBitmap(new Blob([header.data], { type: "image/jpeg" }));
-      this.next = this.next.then(() => bitmap).then((image) => this.output(header, image), this.failed);
+      const failed = (error) => this.failed(error, header.number);
+      this.next = this.next.then(() => bitmap).then((image) => this.output(header, image), failed);
       return;
     }
     if (this.video.state === "closed") this.open(); // after an error: on from the next key frame

@@ -76,7 +76,7 @@ export class Histogram {
 /** Fills every `[data-counter]` from an object of values. */
 export function showCounters(values) {
   for (const output of document.querySelectorAll("[data-counter]")) {
-    const value = values[output.dataset.counter];
-    if (value !== undefined) output.textContent = value;
+    const value = String(values[output.dataset.counter] ?? output.textContent);
+    if (value !== output.textContent) output.textContent = value; // a write costs a layout
   }
 }

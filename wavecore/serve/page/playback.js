@@ -7,10 +7,11 @@ const RELAX = 0.5; // milliseconds a group by which it comes forward again
 
 /**
  * Plays frames at the times the server gave them, held back by as little as lets nine groups of ten be decoded
- * in time. A frame that a later one overtakes is skipped, never shown out of order.
+ * in time. A frame that a later one overtakes is skipped, never shown out of order. `clock` has `toPage`.
  */
 export class PlaybackController {
-  constructor(refresh = 1000 / 60) {
+  constructor(clock, refresh = 1000 / 60) {
+    this.clock = clock;
     this.refresh = refresh; // milliseconds between looks
     this.clear();
     this.displayed = 0;
@@ -27,11 +28,9 @@ export class PlaybackController {
     return waiting;
   }
 
-  /**
-   * Adds a decoded frame `{number, due, frame, ...}`; `due` is in the milliseconds of `now`.
-   */
+  /** Adds a decoded frame `{number, due, frame, ...}`; `due` is in the server's seconds. */
   push(frame, now) {
-    if (frame.frame === 0) this.learn(now - frame.due);
+    if (frame.frame === 0) this.learn(now - this.clock.toPage(frame.due));
     let at = this.waiting.length;
     while (at > 0 && this.waiting[at - 1].number > frame.number) at--;
     this.waiting.splice(at, 0, frame);
@@ -49,7 +48,7 @@ export class PlaybackController {
 
   /** When a frame is to be shown, in milliseconds. */
   time(frame) {
-    return frame.due + this.delay;
+    return this.clock.toPage(frame.due) + this.delay;
   }
 
   /**

@@ -20,6 +20,10 @@ export class Timeline {
     this.summary = summary;
     this.state = null;
     this.invalid = new Map(); // position: until when it is shown
+    this.stale = false; // something to draw
+    this.colours = new Map();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.colours.clear());
+    new ResizeObserver(() => (this.stale = true)).observe(canvas);
     canvas.addEventListener("click", ({ offsetX }) => {
       if (this.state) seek(this.first + Math.floor((offsetX / canvas.clientWidth) * (BEHIND + AHEAD)));
     });
@@ -31,6 +35,7 @@ export class Timeline {
 
   update(state, now) {
     this.state = state;
+    this.stale = true;
     for (const [first, end] of state.invalidated) {
       for (let p = first; p < end && p < first + 256; p++) this.invalid.set(p, now + FADE);
     }
@@ -40,15 +45,22 @@ export class Timeline {
       `replaceable to ${replaceable}`;
   }
 
+  colour(name) {
+    if (!this.colours.has(name)) {
+      this.colours.set(name, getComputedStyle(this.canvas).getPropertyValue(`--${name}`));
+    }
+    return this.colours.get(name);
+  }
+
+  /** Called at every animation frame; draws when something has changed. */
   draw(now) {
     const { canvas, state } = this;
-    if (!state) return;
+    if (!state || !(this.stale || this.invalid.size)) return;
+    this.stale = false;
     const scale = devicePixelRatio || 1;
     const width = Math.round(canvas.clientWidth * scale);
     const height = Math.round(canvas.clientHeight * scale);
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-    const style = getComputedStyle(canvas);
-    const colour = (name) => style.getPropertyValue(`--${name}`);
     const context = canvas.getContext("2d");
     context.clearRect(0, 0, width, height);
     const step = width / (BEHIND + AHEAD);
@@ -56,24 +68,25 @@ export class Timeline {
     const edge = 5 * scale;
     for (let i = 0; i < BEHIND + AHEAD; i++) {
       const position = this.first + i;
-      context.fillStyle = colour(kind(position, state));
+      context.fillStyle = this.colour(kind(position, state));
       context.fillRect(i * step, 0, step - gap, height - edge - gap);
       const until = this.invalid.get(position);
       if (until > now) {
         context.globalAlpha = (until - now) / FADE;
-        context.fillStyle = colour("invalidated");
+        context.fillStyle = this.colour("invalidated");
         context.fillRect(i * step, 0, step - gap, height - edge - gap);
         context.globalAlpha = 1;
-      } else this.invalid.delete(position);
+      }
     }
+    for (const [position, until] of this.invalid) if (until <= now) this.invalid.delete(position);
     for (const [first, end, version] of state.versions) {
       const from = Math.max(first, this.first) - this.first;
       const to = Math.min(end - this.first, BEHIND + AHEAD);
       if (to <= from) continue;
-      context.fillStyle = colour(`version-${version % VERSIONS}`);
+      context.fillStyle = this.colour(`version-${version % VERSIONS}`);
       context.fillRect(from * step, height - edge, (to - from) * step - gap, edge);
     }
-    context.fillStyle = colour("playhead");
+    context.fillStyle = this.colour("playhead");
     context.fillRect((state.cursor - this.first) * step - 1.5 * scale, 0, 2 * scale, height);
   }
 }
