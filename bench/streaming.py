@@ -277,7 +277,7 @@ def drift(minutes: float, steps: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["live", "noise", "ring", "drift", []], default=[])
+    parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--quick", action="store_true", help="short runs, nothing written")
     parser.add_argument("--seconds", type=float, default=300.0, help="of a live stream")
     parser.add_argument("--minutes", type=float, default=30.0, help="of the drift stream")
@@ -289,14 +289,16 @@ def main() -> None:
         "ring": lambda: ring(10 if quick else 20, 1 if quick else 3),
         "drift": lambda: drift(0.25 if quick else arguments.minutes, 2),
     }
-    path = RESULTS / "streaming.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known.pop("machine", None)
     for name in arguments.parts or list(parts):
-        known[name] = parts[name]()
-        print(json.dumps({name: known[name]}, indent=1), flush=True)
+        if name not in parts:
+            parser.error(f"PART: expected one of {', '.join(parts)}, got {name}")
+        result = parts[name]()
+        print(json.dumps({name: result}, indent=1), flush=True)
         if not quick:
-            write_result("streaming", known)
+            path = RESULTS / "streaming.json"
+            known = json.loads(path.read_text()) if path.exists() else {}
+            known.pop("machine", None)
+            write_result("streaming", {**known, name: result})
 
 
 if __name__ == "__main__":
