@@ -34,7 +34,7 @@ class CudaDriver : public Driver {
   void synchronize(Stream stream) override;
   void set_value(void* flag, uint32_t value) override;
   uint32_t value(void* flag) override;
-  int64_t written_at(void*) override { return 0; }
+  int64_t written_at(void*, uint32_t) override { return 0; }
   bool computes_in_caller() const override { return false; }
   void cancel() override {}
 

@@ -52,8 +52,10 @@ class Driver {
   virtual void set_value(void* flag, uint32_t value) = 0;
   // The counter as the caller sees it now.
   virtual uint32_t value(void* flag) = 0;
-  // Time of the last write to the counter in nanoseconds of the steady clock; 0 where it is not known.
-  virtual int64_t written_at(void* flag) = 0;
+  // Whether the caller knows the counter to have come that far.
+  virtual bool reached_value(void* flag, uint32_t value) { return reached(this->value(flag), value); }
+  // When the counter was set to `value`, in nanoseconds of the steady clock; 0 where it is not known.
+  virtual int64_t written_at(void* flag, uint32_t value) = 0;
   // Whether operations on the null stream are over when the call returns.
   virtual bool computes_in_caller() const = 0;
   // Ends every wait of this process, now and later: host waits throw.

@@ -7,10 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <sstream>
+#include <thread>
 
 #include "host_stream.h"
 
@@ -22,10 +24,13 @@ using Clock = std::chrono::steady_clock;
 // A sleeping wait looks up this often whether it was cancelled.
 constexpr long kSliceNs = 20'000'000;
 
+// Two times of writing: a writer is at most two ticks ahead of the reader, so the one it looks at stays.
 struct Flag {
   std::atomic<uint32_t> value;
   std::atomic<uint32_t> sleepers;
-  std::atomic<int64_t> written_at;
+  std::atomic<int64_t> written_at[2];
+
+  std::atomic<int64_t>& time_of(uint32_t tick) { return written_at[tick & 1]; }
 };
 static_assert(sizeof(Flag) <= kFlagBytes, "counters would overlap");
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "counters are shared between processes");
@@ -34,11 +39,17 @@ Flag& flag_at(void* address) { return *static_cast<Flag*>(address); }
 
 int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
-void publish(Flag& flag, uint32_t value) {
-  flag.written_at.store(now(), std::memory_order_relaxed);
+void publish(Flag& flag, uint32_t value, int64_t time) {
+  flag.time_of(value).store(time, std::memory_order_relaxed);
   flag.value.store(value);
   // Sequentially consistent with the waiter's "I sleep" and its second look: one of the two sees the other.
   if (flag.sleepers.load() != 0) syscall(SYS_futex, &flag.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Whether the counter is there; over a modelled link it counts only from its time of writing on.
+bool arrived(Flag& flag, uint32_t value) {
+  uint32_t seen = flag.value.load(std::memory_order_acquire);
+  return reached(seen, value) && (seen != value || flag.time_of(value).load(std::memory_order_relaxed) <= now());
 }
 
 std::string system_error(const std::string& what) { return what + ": " + std::strerror(errno); }
@@ -136,22 +147,23 @@ void HostDriver::close(void* memory) { unmap(memory); }
 Driver::Stream HostDriver::create_stream() { return new HostStream(*this); }
 void HostDriver::destroy_stream(Stream stream) { delete static_cast<HostStream*>(stream); }
 
-std::chrono::nanoseconds HostDriver::link_time(size_t bytes) const {
-  double transfer = options_.link_bytes_per_us > 0 ? 1e3 * double(bytes) / options_.link_bytes_per_us : 0;
-  return std::chrono::nanoseconds(int64_t(transfer));
-}
-
 void HostDriver::copy(Stream stream, void* to, const void* from, size_t bytes) {
   if (!stream) {
     std::memcpy(to, from, bytes);
     return;
   }
-  static_cast<HostStream*>(stream)->run([=] { std::memcpy(to, from, bytes); }, link_time(bytes));
+  auto* queue = static_cast<HostStream*>(stream);
+  int64_t time = options_.link_bytes_per_us > 0 ? int64_t(1e3 * double(bytes) / options_.link_bytes_per_us) : 0;
+  queue->run([=] {
+    std::memcpy(to, from, bytes);
+    if (time) queue->busy_until = std::max(queue->busy_until, now()) + time;
+  });
 }
 
 void HostDriver::write_value(Stream stream, void* flag, uint32_t value) {
-  if (!stream) return publish(flag_at(flag), value);
-  static_cast<HostStream*>(stream)->run([=] { publish(flag_at(flag), value); }, std::chrono::nanoseconds(0));
+  if (!stream) return publish(flag_at(flag), value, now());
+  auto* queue = static_cast<HostStream*>(stream);
+  queue->run([=] { publish(flag_at(flag), value, std::max(queue->busy_until, now())); });
 }
 
 void HostDriver::wait_value(Stream stream, void* flag, uint32_t value) {
@@ -161,15 +173,16 @@ void HostDriver::wait_value(Stream stream, void* flag, uint32_t value) {
 
 bool HostDriver::wait(void* address, uint32_t value, int64_t spin_ns) {
   Flag& flag = flag_at(address);
-  if (reached(flag.value.load(std::memory_order_acquire), value)) return true;
+  if (arrived(flag, value)) return true;
   if (spin_ns > 0) {
     for (int64_t end = now() + spin_ns; now() < end;) {
       for (int i = 0; i < 32; ++i) {
-        if (reached(flag.value.load(std::memory_order_acquire), value)) return true;
+        if (reached(flag.value.load(std::memory_order_acquire), value)) break;
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
       }
+      if (arrived(flag, value)) return true;
     }
   }
   const struct timespec slice = {0, kSliceNs};
@@ -178,7 +191,10 @@ bool HostDriver::wait(void* address, uint32_t value, int64_t spin_ns) {
     uint32_t seen = flag.value.load();
     if (!reached(seen, value)) syscall(SYS_futex, &flag.value, FUTEX_WAIT, seen, &slice, nullptr, 0);
     flag.sleepers.fetch_sub(1);
-    if (reached(flag.value.load(std::memory_order_acquire), value)) return true;
+    if (!reached(flag.value.load(std::memory_order_acquire), value)) continue;
+    int64_t left = arrived(flag, value) ? 0 : flag.time_of(value).load(std::memory_order_relaxed) - now();
+    if (left > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left));
+    return true;
   }
   return false;
 }
@@ -187,8 +203,11 @@ void HostDriver::synchronize(Stream stream) {
   if (stream) static_cast<HostStream*>(stream)->synchronize();
 }
 
-void HostDriver::set_value(void* flag, uint32_t value) { publish(flag_at(flag), value); }
+void HostDriver::set_value(void* flag, uint32_t value) { publish(flag_at(flag), value, now()); }
 uint32_t HostDriver::value(void* flag) { return flag_at(flag).value.load(std::memory_order_acquire); }
-int64_t HostDriver::written_at(void* flag) { return flag_at(flag).written_at.load(std::memory_order_relaxed); }
+bool HostDriver::reached_value(void* flag, uint32_t value) { return arrived(flag_at(flag), value); }
+int64_t HostDriver::written_at(void* flag, uint32_t value) {
+  return flag_at(flag).time_of(value).load(std::memory_order_relaxed);
+}
 
 }  // namespace wavecore

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,8 +17,8 @@ class HostDriver : public Driver {
   struct Options {
     // A wait polls this long before it sleeps: sensible only while every process has a core of its own.
     int64_t spin_ns = 0;
-    // Model of a link, for measurements: a copy on a stream takes its bytes at this rate and occupies no core
-    // meanwhile. 0: copies are as fast as the memory.
+    // Model of a link, for measurements: counters written after copies on a stream count only when the bytes would
+    // have passed at this rate. No core is occupied meanwhile. 0: copies are as fast as the memory.
     double link_bytes_per_us = 0;
   };
 
@@ -41,14 +40,14 @@ class HostDriver : public Driver {
   void synchronize(Stream stream) override;
   void set_value(void* flag, uint32_t value) override;
   uint32_t value(void* flag) override;
-  int64_t written_at(void* flag) override;
+  bool reached_value(void* flag, uint32_t value) override;
+  int64_t written_at(void* flag, uint32_t value) override;
   bool computes_in_caller() const override { return true; }
   void cancel() override { cancelled_.store(true); }
 
   // For streams.
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   bool wait(void* flag, uint32_t value, int64_t spin_ns);  // false when cancelled
-  std::chrono::nanoseconds link_time(size_t bytes) const;
 
  private:
   struct Mapping {

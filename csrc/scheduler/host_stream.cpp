@@ -4,10 +4,6 @@
 
 namespace wavecore {
 
-namespace {
-using Clock = std::chrono::steady_clock;
-}
-
 HostStream::~HostStream() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -17,10 +13,9 @@ HostStream::~HostStream() {
   if (thread_.joinable()) thread_.join();
 }
 
-void HostStream::run(std::function<void()> work, std::chrono::nanoseconds duration) {
+void HostStream::run(std::function<void()> work) {
   Operation operation;
   operation.work = std::move(work);
-  operation.duration = duration;
   enqueue(std::move(operation));
 }
 
@@ -34,9 +29,9 @@ void HostStream::wait(void* flag, uint32_t value) {
 void HostStream::enqueue(Operation operation) {
   std::lock_guard<std::mutex> lock(mutex_);
   // Waking a thread costs more than most operations take: what can run now runs here.
-  if (!busy_ && waiting_.empty() && operation.duration.count() == 0) {
+  if (!busy_ && waiting_.empty()) {
     if (operation.work) return operation.work();
-    if (reached(driver_.value(operation.flag), operation.value)) return;
+    if (driver_.reached_value(operation.flag, operation.value)) return;
   }
   waiting_.push_back(std::move(operation));
   if (!thread_.joinable()) thread_ = std::thread(&HostStream::serve, this);
@@ -61,7 +56,6 @@ void HostStream::serve() {
     if (!operation.work) {
       driver_.wait(operation.flag, operation.value, 0);
     } else if (!driver_.cancelled()) {
-      std::this_thread::sleep_until(Clock::now() + operation.duration);
       operation.work();
     }
     lock.lock();

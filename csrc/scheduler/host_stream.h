@@ -1,7 +1,7 @@
 // Operations in order on the host: at once in the calling thread where they can be, else in a thread of the stream.
 #pragma once
 
-#include <chrono>
+#include <cstdint>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -17,16 +17,16 @@ class HostStream {
   explicit HostStream(HostDriver& driver) : driver_(driver) {}
   ~HostStream();
 
-  // Runs `work`; not before `duration` has passed since the operations before it were over.
-  void run(std::function<void()> work, std::chrono::nanoseconds duration);
+  void run(std::function<void()> work);
   // Waits for a counter before the operations after it.
   void wait(void* flag, uint32_t value);
   void synchronize();
 
+  int64_t busy_until = 0;  // of the modelled link, in nanoseconds of the steady clock; for operations of the stream
+
  private:
   struct Operation {
     std::function<void()> work;  // empty: a wait
-    std::chrono::nanoseconds duration{0};
     void* flag = nullptr;
     uint32_t value = 0;
   };

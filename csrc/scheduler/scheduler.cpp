@@ -143,7 +143,7 @@ void Scheduler::gate(int layer) {
     Edge& edge = *edges_.at(size_t(round.edge));
     void* flag = edge.flag(edge.ready, layer);
     wait_in_compute(round.edge, layer, tick_, flag, "to send");
-    if (options_.record) note(Step::wait, round.edge, layer, began, now(), driver_->written_at(flag));
+    if (options_.record) note(Step::wait, round.edge, layer, began, now(), driver_->written_at(flag, tick_));
     for (const LayerCopy& copy : round.unpack)
       driver_->copy(nullptr, copy.to + layer * copy.to_stride, copy.from + layer * copy.from_stride, copy.bytes);
   }
@@ -163,7 +163,7 @@ void Scheduler::attended(int layer) {
 
 void Scheduler::wait_in_compute(int edge, int layer, uint32_t value, void* flag, const char* what) {
   bool in_caller = driver_->computes_in_caller();
-  if (in_caller && reached(driver_->value(flag), value)) return;
+  if (in_caller && driver_->reached_value(flag, value)) return;
   uint32_t serial;
   {
     std::lock_guard<std::mutex> lock(mutex_);

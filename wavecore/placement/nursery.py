@@ -121,6 +121,12 @@ class Nursery:
         self._socket.close()
         self._control.close()
 
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def _pack(dit: CausalWanDiT) -> tuple[int, list[tuple[str, tuple[int, ...], torch.dtype, int]]]:
     """Weights in a file without a name; returns it and what lies where."""

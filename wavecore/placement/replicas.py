@@ -18,7 +18,7 @@ from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import protocol
 from wavecore.placement.exchange import Job
 from wavecore.placement.nursery import Nursery
-from wavecore.placement.replica_options import ReplicaOptions, check_hellos, rank_name
+from wavecore.placement.replica_options import SPIN_US, ReplicaOptions, check_hellos, rank_name
 from wavecore.placement.replica_stream import ReplicaPlacement, ReplicaStream
 from wavecore.placement.segment import Layout, StreamShape
 from wavecore.placement.shared import pool_sizes
@@ -96,6 +96,7 @@ class Replicas:
         self._pids = [pid for pid, _ in children]
         self._connections = [connection for _, connection in children]
         self._sending = [threading.Lock() for _ in children]
+        self._readers: list[threading.Thread] = []
         try:
             self._meet()
         except BaseException:
@@ -107,9 +108,11 @@ class Replicas:
     def _meet(self) -> None:
         """Set up every stage and make them known to each other."""
         options = self.options
-        spin = 50.0 if self.shape.stages <= len(os.sched_getaffinity(0)) else 0.0
+        spin = SPIN_US if self.shape.stages <= len(os.sched_getaffinity(0)) else 0.0
         for stage, connection in enumerate(self._connections):
-            threading.Thread(target=self._listen, args=(stage, connection), daemon=True).start()
+            reader = threading.Thread(target=self._listen, args=(stage, connection), daemon=True)
+            self._readers.append(reader)
+            reader.start()
             core = None if options.cores is None else options.cores[stage % len(options.cores)]
             self._tell(
                 stage,
@@ -277,6 +280,8 @@ class Replicas:
             self._nursery.kill(left)
             with self._lock:
                 self._lock.wait_for(lambda: len(self._exited) == len(pids), timeout=_GRACE)
+        for reader in getattr(self, "_readers", []):
+            reader.join(_GRACE)  # it ends with the process that it listens to
         for connection in getattr(self, "_connections", []):
             connection.close()
         if self._own_nursery:
