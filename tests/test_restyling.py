@@ -268,17 +268,16 @@ def test_a_ring_of_two_gives_the_frames_of_one_process(pipe):
         sinks="static", sink_chunks=2, position_limit=16, noise=NoiseSettings(), **LIVE
     )
     source = clip(41)
-    rules, _ = pipe._streaming_rules(pipe.rules("stream_batch", 2), settings)
-    alone = run_rules(pipe, source, settings, replace(rules, lag=2))
+    alone = run_with_lag(pipe, source, settings, 2)
     around, groups, _ = run(pipe, source, settings, placement="layers", devices=2)
     assert len(groups) == 11
     assert np.array_equal(around, alone)
 
 
-def run_rules(pipe, source, settings, rules):
-    """Restyle here, under rules of a ring."""
+def run_with_lag(pipe, source, settings, lag):
+    """Restyle here, with the rounds of a ring."""
     ringed = Pipeline(pipe.model)
-    ringed._streaming_rules = lambda *_: (rules, SinkSet(rules.anchor_chunks, settings.sink_threshold))
+    ringed.rules = lambda *arguments: replace(pipe.rules(*arguments), lag=lag)
     return run(ringed, source, settings)[0]
 
 

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavecore.control.streaming import BlockScheduler, NoiseController, SinkSet, StreamingSettings
+from wavecore.control.streaming import NoiseController, StreamingSettings
 from wavecore.errors import UsageError
 from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
-from wavecore.restyling import Restyling
+from wavecore.restyling import Restyling, start_ring, streaming_rules
 from wavecore.rounds import (
     NoiseLevel,
     RoundsKind,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from wavecore.placement.device import SharedDevice
-    from wavecore.placement.layers import Ring
     from wavecore.placement.replicas import ReplicaOptions, Replicas
 
 OutputType = Literal["np", "pil", "pt", "latent"]
@@ -212,13 +211,14 @@ class Pipeline:
         if not 0 < strength <= 1:
             raise UsageError(f"strength: expected a number within (0, 1], got {strength}")
         streaming = StreamingSettings() if streaming is None else streaming
-        rules, sinks = self._streaming_rules(self.rules(rounds, steps), streaming)
+        rules, sinks = streaming_rules(self.rules(rounds, steps), streaming)
         noise = None if streaming.noise is None else NoiseController(streaming.noise)
         if noise is not None:
             strength = noise.strength
         ring = None
         if placement == "layers":
-            rules, ring = self._ring(rules, devices, trace)
+            _whole("devices", devices, 1)
+            rules, ring = start_ring(self.model.dit, rules, devices, trace)
         restyling = Restyling(
             lambda share: self.levels(steps, share), noise, sinks, self.model.defaults.shift
         )
@@ -316,36 +316,6 @@ class Pipeline:
         if rounds == "sequential":
             return Sequential(**shared, history=defaults.sequential_history)
         return Wavefront(**shared, history=defaults.history)
-
-    def _streaming_rules(self, rules: Rules, streaming: StreamingSettings) -> tuple[Rules, SinkSet | None]:
-        """Rules under settings of a live stream, and the sinks where those may change."""
-        wanted = streaming.of_rounds
-        if not wanted and streaming.sinks is None:
-            return rules, None
-        if not isinstance(rules, StreamBatch):
-            name = next(iter(wanted), "sinks").replace("anchor_chunks", "sinks")
-            raise UsageError(f"{name}: expected rounds stream_batch, got {type(rules).__name__.lower()}")
-        if streaming.chunk_frames is not None and streaming.history is None:
-            # The same latents of context in chunks of another length.
-            wanted["history"] = -(-rules.history * rules.chunk_frames // streaming.chunk_frames)
-        adaptive = streaming.sinks == "adaptive"
-        changed = replace(rules, **wanted, moving_sinks=adaptive)
-        if streaming.sinks in ("adaptive", "static") and not changed.anchor_chunks:
-            raise UsageError(f"sink_chunks: expected at least 1 for {streaming.sinks} sinks, got none")
-        return changed, SinkSet(changed.anchor_chunks, streaming.sink_threshold) if adaptive else None
-
-    def _ring(self, rules: Rules, devices: int, trace: Trace | None) -> tuple[Rules, Ring]:
-        """Rules for a ring of `devices` processes, and that ring, for one stream."""
-        from wavecore.placement.layers import Ring
-
-        _whole("devices", devices, 1)
-        if not isinstance(rules, StreamBatch):
-            raise UsageError(
-                f"placement: expected rounds stream_batch with layers, got {type(rules).__name__.lower()}"
-            )
-        scheduler = BlockScheduler(self.model.dit.config.layers, devices) if devices > 1 else None
-        ring = Ring(self.model.dit, devices, scheduler=scheduler, for_one_stream=True, trace=trace)
-        return replace(rules, lag=devices), ring
 
     def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:
         """Noise level of each stage.

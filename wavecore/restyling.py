@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from wavecore.control.streaming import NoiseController, SinkSet
+from wavecore.control.streaming import BlockScheduler, NoiseController, SinkSet, StreamingSettings
+from wavecore.errors import UsageError
 from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import Handoff
-from wavecore.rounds import Key, NoiseLevel, Rounds, StreamBatch, nearest_sigma
+from wavecore.rounds import Key, NoiseLevel, Rounds, Rules, StreamBatch, nearest_sigma
 from wavecore.source import ChunkSource
 from wavecore.trace import Trace
+
+if TYPE_CHECKING:
+    from wavecore.placement.layers import Ring
 
 
 class Restyling:
@@ -110,3 +116,32 @@ def embedding(dit: CausalWanDiT, latents: Tensor) -> Sequence[float]:
     weight = dit.patch_embedding.weight
     hidden: list[float] = dit.embed_patches(latents[None].to(weight.dtype)).mean((0, 1)).tolist()
     return hidden
+
+
+def streaming_rules(rules: Rules, settings: StreamingSettings) -> tuple[Rules, SinkSet | None]:
+    """Rules under settings of a live stream, and the sinks where those may change."""
+    wanted = settings.of_rounds
+    if not wanted and settings.sinks is None:
+        return rules, None
+    if not isinstance(rules, StreamBatch):
+        name = next(iter(wanted), "sinks").replace("anchor_chunks", "sinks")
+        raise UsageError(f"{name}: expected rounds stream_batch, got {type(rules).__name__.lower()}")
+    if settings.chunk_frames is not None and settings.history is None:
+        # The same latents of context in chunks of another length.
+        wanted["history"] = -(-rules.history * rules.chunk_frames // settings.chunk_frames)
+    adaptive = settings.sinks == "adaptive"
+    changed = replace(rules, **wanted, moving_sinks=adaptive)
+    if settings.sinks in ("adaptive", "static") and not changed.anchor_chunks:
+        raise UsageError(f"sink_chunks: expected at least 1 for {settings.sinks} sinks, got none")
+    return changed, SinkSet(changed.anchor_chunks, settings.sink_threshold) if adaptive else None
+
+
+def start_ring(dit: CausalWanDiT, rules: Rules, ranks: int, trace: Trace | None) -> tuple[Rules, Ring]:
+    """Rules for a ring of `ranks` processes, and that ring, for one stream."""
+    from wavecore.placement.layers import Ring
+
+    if not isinstance(rules, StreamBatch):
+        name = type(rules).__name__.lower()
+        raise UsageError(f"placement: expected rounds stream_batch with layers, got {name}")
+    scheduler = BlockScheduler(dit.config.layers, ranks) if 1 < ranks <= dit.config.layers else None
+    return replace(rules, lag=ranks), Ring(dit, ranks, scheduler=scheduler, for_one_stream=True, trace=trace)
