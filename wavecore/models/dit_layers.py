@@ -116,12 +116,12 @@ class Block(nn.Module):
         frames = modulation.shape[1]
         shift1, scale1, gate1, shift2, scale2, gate2 = (modulation + self.modulation).unbind(2)
         attn = self.self_attn
-        n = _modulate(x, shift1, scale1, self.eps, frames)
+        n = modulate(x, shift1, scale1, self.eps, frames)
         q = apply_rope(attn.split(attn.norm_q(attn.q(n))), rope)
         k = apply_rope(attn.split(attn.norm_k(attn.k(n))), rope)
-        x = _gate(x, attn.o(attn.attend(q, k, attn.split(attn.v(n)), mask)), gate1, frames)
+        x = add_gated(x, attn.o(attn.attend(q, k, attn.split(attn.v(n)), mask)), gate1, frames)
         x = self.cross(x, keys, values)
-        return _gate(x, self.ffn(_modulate(x, shift2, scale2, self.eps, frames)), gate2, frames)
+        return add_gated(x, self.ffn(modulate(x, shift2, scale2, self.eps, frames)), gate2, frames)
 
 
 def _modulation_table(rows: int, dim: int) -> nn.Parameter:
@@ -131,12 +131,14 @@ def _modulation_table(rows: int, dim: int) -> nn.Parameter:
     return nn.Parameter(table)
 
 
-def _modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float, frames: int) -> Tensor:
+def modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float, frames: int) -> Tensor:
+    """Layer norm of x [b, t, D], scaled and shifted by [b, f, D], the same for all tokens of a frame."""
     normed = F.layer_norm(x, (x.shape[-1],), eps=eps).unflatten(1, (frames, -1))
     return (normed * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
 
 
-def _gate(x: Tensor, y: Tensor, gate: Tensor, frames: int) -> Tensor:
+def add_gated(x: Tensor, y: Tensor, gate: Tensor, frames: int) -> Tensor:
+    """x + gate * y, gate [b, f, D] the same for all tokens of a frame."""
     return x + (y.unflatten(1, (frames, -1)) * gate[:, :, None]).flatten(1, 2)
 
 
@@ -151,4 +153,4 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         shift, scale = (self.modulation + time[:, :, None]).unbind(2)
-        return self.head(_modulate(x, shift, scale, self.eps, time.shape[1]))
+        return self.head(modulate(x, shift, scale, self.eps, time.shape[1]))
