@@ -233,8 +233,9 @@ struct PagedAttentionInt8Args {
 // Each function works on the items [begin, end); items are independent of one another.
 struct Kernels {
   const char* name;
+  // items: tokens of all slots; scratch of 3 * `dim` floats
+  void (*layer_norm_modulate)(const LayerNormModulateArgs&, int64_t begin, int64_t end, float* scratch);
   // items: tokens of all slots
-  void (*layer_norm_modulate)(const LayerNormModulateArgs&, int64_t begin, int64_t end);
   void (*gate_residual)(const GateResidualArgs&, int64_t begin, int64_t end);
   // items: rows
   void (*rms_norm)(const RmsNormArgs&, int64_t begin, int64_t end);
@@ -255,7 +256,7 @@ struct Kernels {
   void (*renoise_step)(const RenoiseStepArgs&, int64_t begin, int64_t end);
   // items: rows; scratch of `dim` floats
   void (*quantize)(const QuantizeArgs&, int64_t begin, int64_t end, float* scratch);
-  // items: tokens of all slots; scratch of `dim` floats
+  // items: tokens of all slots; scratch of 3 * `dim` floats
   void (*layer_norm_modulate_quantize)(const LayerNormModulateQuantizeArgs&, int64_t begin, int64_t end,
                                        float* scratch);
   // items: (column chunk, row block), see int8_linear_items

@@ -45,7 +45,9 @@ void Operations::layer_norm_modulate(py::handle x_, py::handle shift_, py::handl
                              x.size(2),         float(eps),  x.dtype()};
   py::gil_scoped_release release;
   parallel_for(x.size(0) * x.size(1), double(x.size(2)), threads,
-               [&](int64_t begin, int64_t end) { kernels_->layer_norm_modulate(args, begin, end); });
+               [&](int64_t begin, int64_t end) {
+                 kernels_->layer_norm_modulate(args, begin, end, thread_scratch(3 * args.dim));
+               });
 }
 
 void Operations::gate_residual(py::handle x_, py::handle y_, py::handle gate_, py::handle out_, int threads) const {

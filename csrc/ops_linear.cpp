@@ -86,7 +86,7 @@ void Operations::layer_norm_modulate_quantize(py::handle x_, py::handle shift_, 
       token_scale.data<float>()};
   py::gil_scoped_release release;
   parallel_for(x.size(0) * x.size(1), double(x.size(2)), threads, [&](int64_t begin, int64_t end) {
-    kernels_->layer_norm_modulate_quantize(args, begin, end, thread_scratch(args.norm.dim));
+    kernels_->layer_norm_modulate_quantize(args, begin, end, thread_scratch(3 * args.norm.dim));
   });
 }
 

@@ -42,7 +42,7 @@ def measure_pair(ours: Function, other: Function, seconds: float = 0.6) -> Pair:
     One thread is timed by the processor time that it used, so that other work on the machine counts less;
     several threads are timed by the clock on the wall.
     """
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = _clock()
     loops = [max(1, int(1e-3 / _once(function))) for function in (ours, other)]
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + seconds
@@ -55,12 +55,17 @@ def measure_pair(ours: Function, other: Function, seconds: float = 0.6) -> Pair:
     return Pair(*(_quartiles(values) for values in times))
 
 
+def _clock() -> Callable[[], float]:
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+
 def _once(function: Function) -> float:
+    clock = _clock()
     for _ in range(2):
         function()
-    start = time.perf_counter()
+    start = clock()
     function()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _quartiles(values: list[float]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ struct AttentionScratch {
   float* q;       // [rows][d], scaled
   float* out;     // [rows][padded d]
   float* k;       // [panels][d][kPanel]
-  float* v;       // [kKeyBlock][padded d]
+  float* v;       // panels, see pack_values
   float* scores;  // [kRows][kKeyBlock]
   float* max;     // [rows]
   float* sum;     // [rows]
@@ -81,17 +81,21 @@ struct ContextWalk {
   }
 };
 
+// Values to panels [panel][kKeyBlock][kPanel], and behind those the vectors that fill no panel, [kKeyBlock][W] each.
+// Rows of whole values would lie a power of two apart and crowd into a few sets of the first-level cache.
 template <typename T>
 inline void pack_values(const T* const* rows, int64_t count, int64_t head_dim, int64_t padded, float* out) {
+  int64_t paneled = padded / kPanel * kPanel;
   for (int64_t key = 0; key < count; ++key)
     for_vectors(head_dim, [&](int64_t at, int64_t width) {
-      store(out + key * padded + at, load_some(rows[key] + at, width));
+      int64_t first = at < paneled ? at / kPanel * kPanel : at, row = at < paneled ? kPanel : int64_t(W);
+      store(out + first * kKeyBlock + key * row + (at - first), load_some(rows[key] + at, width));
     });
 }
 
-// out[kRows][N vectors] = out * decay + p[kRows][keys] * v[keys][N vectors]
+// out[kRows][N vectors] = out * decay + p[kRows][keys] * panel[keys][N vectors]
 template <int N>
-inline void value_tile(const float* p, const float* decay, const float* v, int64_t keys, int64_t padded, float* out) {
+inline void value_tile(const float* p, const float* decay, const float* panel, int64_t keys, int64_t padded, float* out) {
   V acc[kRows][N];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
@@ -100,7 +104,7 @@ inline void value_tile(const float* p, const float* decay, const float* v, int64
   for (int64_t key = 0; key < keys; ++key) {
     V right[N];
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) right[j] = load(v + key * padded + j * W);
+    for (int j = 0; j < N; ++j) right[j] = load(panel + (key * N + j) * W);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       V left = set1(p[r * kKeyBlock + key]);
@@ -143,8 +147,8 @@ inline void weigh_values(float* scores, int64_t keys, const float* v, int64_t pa
   for (int r = 0; r < kRows; ++r) decay[r] = softmax_row(scores + r * kKeyBlock, keys, max[r], sum[r]);
   int64_t at = 0;
   for (; at + kVectors * W <= padded; at += kVectors * W)
-    value_tile<kVectors>(scores, decay, v + at, keys, padded, out + at);
-  for (; at < padded; at += W) value_tile<1>(scores, decay, v + at, keys, padded, out + at);
+    value_tile<kVectors>(scores, decay, v + at * kKeyBlock, keys, padded, out + at);
+  for (; at < padded; at += W) value_tile<1>(scores, decay, v + at * kKeyBlock, keys, padded, out + at);
 }
 
 // Rows of a head to the output, and their log-sum-exp.

@@ -22,7 +22,7 @@ struct AttentionInt8Scratch {
   Right* right;    // [kKeyBlock][depth]
   int32_t* shift;  // [kKeyBlock]
   float* k_scale;  // [kKeyBlock]
-  float* v;        // [kKeyBlock][padded d]
+  float* v;        // panels, see pack_values
   int32_t* sums;   // [kRows][kKeyBlock]
   float* scores;   // [kRows][kKeyBlock]
   float* max;      // [rows]

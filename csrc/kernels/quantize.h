@@ -44,11 +44,9 @@ template <typename T, typename M>
 void layer_norm_modulate_quantize_rows(const LayerNormModulateQuantizeArgs& args, int64_t begin, int64_t end,
                                        float* values) {
   const LayerNormModulateArgs& a = args.norm;
+  Modulator<M> modulator(a, values);
   for (int64_t item = begin; item < end; ++item) {
-    int64_t slot = item / a.tokens, token = item % a.tokens, frame = token / a.tokens_per_frame;
-    layer_norm_modulate_row(static_cast<const T*>(a.x) + slot * a.x_slot_stride + token * a.x_token_stride,
-                            modulation_row<M>(a.shift, slot, frame), modulation_row<M>(a.scale, slot, frame), values,
-                            a.dim, a.eps);
+    modulator.template run<T>(item, values);
     args.scale[item] = quantize_row(values, a.dim, args.data + item * a.dim);
   }
 }

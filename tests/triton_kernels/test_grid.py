@@ -1,4 +1,4 @@
-"""Programs lie along the first axis of the grid: the others take 65,535 at most, fewer than a long clip has."""
+"""Programs lie along the first axis of the grid: the others take 65,535 at most, less than a long clip."""
 
 from __future__ import annotations
 
