@@ -96,7 +96,7 @@ def replica_ticks(replicas: Replicas, dit: CausalWanDiT, rules: Rules, seconds: 
 
 def copies(scale: int, seconds: float, cores: tuple[int, ...]) -> list[float]:
     """Rates of independent sequential streams, one a core, at the same time."""
-    start = time.time() + 12
+    start = time.time() + 9
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, "--copy", str(scale), str(core), str(start), str(seconds)],
@@ -126,7 +126,7 @@ def _wave(steps: int) -> Wavefront:
     return Wavefront(steps=steps, history=1, store_history=2, **SHARED)
 
 
-def pair(seconds: float) -> dict[str, Any]:
+def pair(seconds: float, repeats: int = 1) -> dict[str, Any]:
     """N = 1 on two cores against sequential on one, beside the ceiling."""
     result = {}
     for scale in (1, 4):
@@ -137,7 +137,7 @@ def pair(seconds: float) -> dict[str, Any]:
             with Replicas(
                 dit, _wave(1), (dit.config.in_channels, SIZE, SIZE), options, nursery=nursery
             ) as replicas:
-                for _ in range(2):
+                for _ in range(repeats):
                     rates["one"] += copies(scale, seconds, CORES[:1])
                     rates["two"].append(sum(copies(scale, seconds, CORES)))
                     ticks = replica_ticks(replicas, dit, _wave(1), seconds)

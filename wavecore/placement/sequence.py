@@ -2,8 +2,8 @@
 
 Every rank of a `torch.distributed` group holds the whole model and a part of each frame's tokens. `ulysses`
 trades tokens for heads around attention, by exchanges of all with all; `ring` passes keys and values around
-and joins partial results by their log-sum-exp. Wan's query and key norms go over all heads: where a rank holds
-some of the heads, the sums of squares are added over the ranks (`sharded_rms_norm`).
+and joins partial results by their log-sum-exp. Wan's query and key norms go over all heads: where a rank
+holds some of the heads, the sums of squares are added over the ranks (`sharded_rms_norm`).
 """
 
 from __future__ import annotations

@@ -347,7 +347,7 @@ def _mixed(problem: _Problem, groups: Groups, count: int) -> tuple[float, Groups
     # Free devices first, then those of the stages with the most time to spare. A split stage takes no part.
     hosts: list[int | None] = [None] * min(idle, problem.most_decoders)
     hosts += [i for i in sorted(range(len(groups)), key=lambda i: loads[i]) if groups[i][1] == 1]
-    low, high = max(loads), max(loads) + problem.decode
+    low, high = max(loads), max(loads) + 1.001 * problem.decode  # all of it on one device always fits
     best = _fill(problem, hosts, loads, high)
     if best is None:
         return None
