@@ -178,7 +178,8 @@ class _Commands:
                     for position, parts in made:
                         count += 1
                         yield self._report(launch, position, parts) if parts else None
-                        splice = self._taken()
+                        # Between two rounds only: within one, what is dropped may still be reported.
+                        splice = None if parts else self._taken()
                         if splice is not None:
                             spliced = self.branches.splice(splice)
                             self._note(Stopped(launch.job, count, splice.job, spliced))
