@@ -22,7 +22,7 @@ LAYERS = [
     {"replica_session"},
     {"interactive"},
     {"pipeline", "live"},
-    {"train"},
+    {"train", "serve"},
     {"commands"},
     {"cli"},
 ]
