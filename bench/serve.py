@@ -37,6 +37,7 @@ PROMPTS = [
     for direction in ("left", "up")
     for ground in ("sand", "grass")
 ]
+_STOP_SECONDS = 120  # a machine with other work to do
 PARTS = ("wait", "generation", "alignment", "transport", "total")
 
 
@@ -57,7 +58,7 @@ def server(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, address
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(_STOP_SECONDS)
 
 
 def note(text: str) -> None:

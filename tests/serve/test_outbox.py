@@ -108,5 +108,7 @@ def test_requests_are_left_unread_while_replies_wait(outbox):
 def test_closing_sends_what_is_left_and_the_last_word(outbox):
     outbox.offer(group(0, frames=1), COMMIT, False)
     outbox.reply(protocol.Okay(id=1, time=0.0))
+    outbox.changed()
     outbox.close(protocol.Ended("stopped"))
+    outbox.changed()
     assert [type(m).__name__ for m in take(outbox, 4)] == ["Okay", "Frame", "Ended", "NoneType"]

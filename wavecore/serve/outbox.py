@@ -79,7 +79,7 @@ class Outbox:
 
     def changed(self) -> None:
         """Have the state sent, if it was not just now."""
-        if self._state_due is None:
+        if self._state_due is None and not self._closed:
             self._state_due = max(self._clock(), self._state_sent + _STATE_SECONDS)
             self._wake.set()
 
@@ -127,6 +127,7 @@ class Outbox:
     def close(self, last: Ended | None = None) -> None:
         """Let `next` end once everything is out, with `last` behind it."""
         self._closed, self._last = True, last
+        self._state_due = None  # its session may be gone
         self._wake.set()
 
     async def room(self) -> None:

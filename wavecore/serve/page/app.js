@@ -17,6 +17,7 @@ class Viewer {
     this.updates = new Updates();
     this.transports = []; // ready to shown, in milliseconds
     this.pending = { received: -1, displayed: [], skipped: [] };
+    this.acknowledged = -1;
     this.over = false;
     this.connection = new Connection(
       `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/stream`,
@@ -69,6 +70,7 @@ class Viewer {
     this.decoder?.close();
     for (const { image } of this.playback.clear()) image.close();
     this.pending = { received: -1, displayed: [], skipped: [] };
+    this.acknowledged = -1;
     this.decoder = new FrameDecoder(
       started,
       (header, image) => this.decoded(header, image),
@@ -117,9 +119,10 @@ class Viewer {
       }
     }
     const { received, displayed, skipped: late } = this.pending;
-    if (received >= 0) {
+    if (received > this.acknowledged || displayed.length || late.length) {
       this.connection.send({ type: "ack", received, displayed, skipped: late });
-      this.pending = { received: -1, displayed: [], skipped: [] };
+      this.acknowledged = received;
+      this.pending = { received, displayed: [], skipped: [] };
     }
     timeline.draw(now);
   }
