@@ -62,15 +62,16 @@ def simulate(
         for at in times:
             clock.post(stream, at)
     waiting: list[list[int]] = [[] for _ in arrivals]
-    left, passes, free_at = sum(map(len, arrivals)), [], 0
+    left, free_at = sum(map(len, arrivals)), 0
+    passes: list[Pass] = []
     recent: list[int] = []
     while left or any(waiting):
-        now, stream = clock.wait(free_at if free_at > clock.now() or not left else None)
-        while stream is not None:  # everything that is there by now
-            waiting[stream].append(now + round(slo * SECOND))
+        now, arrived = clock.wait(free_at if free_at > clock.now() or not left else None)
+        while arrived is not None:  # everything that is there by now
+            waiting[arrived].append(now + round(slo * SECOND))
             recent.append(now)
             left -= 1
-            now, stream = clock.wait(now)
+            now, arrived = clock.wait(now)
         if now < free_at:
             continue
         recent = [at for at in recent if at > now - SECOND]
