@@ -179,7 +179,7 @@ def _send(connection: Connection, tensor: Tensor) -> None:
     ordered = tensor.permute(order).contiguous()
     head = pickle.dumps((tuple(ordered.shape), tensor.dtype, order))
     data = ordered.view(torch.uint8).numpy()
-    connection.send_bytes(struct.pack("<I", len(head)) + head + bytes(memoryview(data)))
+    connection.send_bytes(struct.pack("<I", len(head)) + head + data.tobytes())
 
 
 def _receive(connection: Connection) -> Tensor:

@@ -8,7 +8,7 @@ holds some of the heads, the sums of squares are added over the ranks (`sharded_
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -163,7 +163,7 @@ class SequenceParallel:
         # Pair by pair: the gloo backend has no exchange of all with all.
         came = [torch.empty_like(part) for part in sent]
         came[self.rank] = sent[self.rank]
-        works = []
+        works: list[Any] = []
         for other in (r for r in range(self.ranks) if r != self.rank):
             works.append(dist.isend(sent[other], group=self._group, group_dst=other))
             works.append(dist.irecv(came[other], group=self._group, group_src=other))
@@ -183,7 +183,8 @@ class SequenceParallel:
         out: Tensor | None = None
         lse: Tensor | None = None
         for step in range(self.ranks):
-            works, arriving = [], None
+            works: list[Any] = []
+            arriving = None
             if step < self.ranks - 1:
                 both = torch.stack([k, v])
                 arriving = torch.empty_like(both)

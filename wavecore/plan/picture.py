@@ -87,7 +87,7 @@ def spans_of(events: Sequence[Event], rounds: range | None = None) -> list[Span]
             waits.setdefault(key, []).append((event.time, event.time + event.duration))
     spans = []
     for event in events:
-        index = event.data.get("index")
+        index: int = event.data.get("index", -1)
         if event.kind != "round" or event.track == "main" or (rounds is not None and index not in rounds):
             continue
         chunk = str(next(iter(event.data["slots"].values())))
