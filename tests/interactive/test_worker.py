@@ -1,0 +1,57 @@
+"""A call that is cut at any moment: what is reported under which job, and what is there in the end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wavecore.control.speculative import events as ev
+from wavecore.interactive.causal import CausalGenerator
+from wavecore.interactive.worker import _Commands
+from wavecore.rounds.calls import CallRules
+
+
+class ByHand(_Commands):
+    """Makes a step when it is asked to."""
+
+    def _order(self, command):
+        command()
+
+    def _run(self, steps):
+        self.steps = steps
+
+
+def launch(job, position, groups, prompt, kept=0):
+    return ev.Launch(0, job, job, prompt, position, groups, 0, "pending", kept)
+
+
+@pytest.mark.parametrize("after", range(1, 16))
+@pytest.mark.parametrize("position", [3, 4, 6])
+def test_a_call_may_be_cut_after_any_of_its_steps(pipe, after, position):
+    rules = CallRules(steps=2, order="wavefront", history=3, store_history=6)
+    generator = CausalGenerator(pipe.model, rules, pipe.levels(2), 0, (64, 32), 9)
+    noted = []
+    worker = ByHand(generator, noted.append)
+    worker.perform(launch(0, 0, 9, "a red ball"))
+    late, reports = [], []
+    for count, item in enumerate(worker.steps, 1):
+        if item is not None:
+            reports.append(item)
+        if count == after:
+            late = reports[:]  # not arrived yet when the controller cuts
+            worker.perform(ev.JobEnd(0, 0, 0, "cut"))
+            worker.perform(launch(1, position, 6, "a blue star"))
+    events = [item(0) for item in reports]
+    made = {}
+    for event in events[:-1]:
+        if event.job == 1:
+            made[position + event.group] = made.get(position + event.group, 0) | event.parts
+        else:
+            assert event.group >= position, "only what was dropped is reported under the old job"
+    assert events[-1] == ev.Finish(0, 1)
+    assert {p for p in made if p >= position} == set(range(position, position + 6))
+    assert all(made[p] == ev.COMPLETE for p in range(position, position + 6))
+    assert [(stop.job, stop.by) for stop in noted] == [(0, 1)]
+    assert {generator.predictions[p].prompt for p in range(position, position + 6)} == {"a blue star"}
+    assert all(torch.isfinite(generator.predictions[p].latent).all() for p in generator.predictions)
+    assert len(late) <= len(reports)
