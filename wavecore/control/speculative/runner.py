@@ -117,7 +117,7 @@ class Runner:
         if isinstance(item, _Asked):
             self._remember(item.ticket, outputs)
         for output in outputs:
-            # The record of an identical update carries the version it is identical to, which has its own ticket.
+            # That of an identical update carries the version it is identical to, which has its own ticket.
             if isinstance(output, Settled) and output.record.outcome != "identical":
                 ticket = self._tickets.pop(output.record.version, None)
                 if ticket is not None:
