@@ -1,4 +1,4 @@
-"""The stream scheduler in C++ under the thread sanitizer, on the host and on a CUDA driver without a device."""
+"""The stream scheduler in C++ under the thread sanitizer, on the host and on a fake CUDA driver."""
 
 import os
 import shutil
