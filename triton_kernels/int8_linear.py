@@ -94,7 +94,8 @@ def int8_linear(
         else:
             gate = dense_rows(gate)
             tokens_per_slot, tokens_per_frame = residual.shape[1], residual.shape[1] // gate.shape[1]
-            residual_strides, gate_strides = residual.stride()[:2], gate.stride()[:2]
+            residual_strides = residual.stride(0), residual.stride(1)
+            gate_strides = gate.stride(0), gate.stride(1)
     hopper = tokens.is_cuda and torch.cuda.get_device_capability(tokens.device)[0] == 9
     block_m, block_n, block_k, num_warps, stages = tile_shape(rows, outputs, hopper)
     with on_device(tokens):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from wavecore.pipeline import Pipeline
     from wavecore.rounds import RoundsKind
+    from wavecore.interactive.session import SpeculativeSession
     from wavecore.session import FrameGroup, Session
 
 Progress = Callable[[str, int, int], None]
@@ -267,6 +268,6 @@ def evaluate(pipe: Pipeline, setting: Setting, progress: Progress = _silent) -> 
     }
 
 
-def _frames(session: Session) -> NDArray[np.uint8]:
+def _frames(session: Session | SpeculativeSession) -> NDArray[np.uint8]:
     with session:
         return np.concatenate([group.frames for group in session])
