@@ -29,9 +29,9 @@ from wavecore.sprites.world import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from wavecore.interactive.session import SpeculativeSession
     from wavecore.pipeline import Pipeline
     from wavecore.rounds import RoundsKind
-    from wavecore.interactive.session import SpeculativeSession
     from wavecore.session import FrameGroup, Session
 
 Progress = Callable[[str, int, int], None]
