@@ -589,8 +589,10 @@ def test_without_any_valid_estimate_the_stream_goes_on(fallback):
     stream.send(ev.Update, 0, "A")
     stream.make(1)
     for _ in range(3):
+        until = stream.world.time / SECOND
         while stream.job is None:
-            stream.play(stream.world.time / SECOND + 0.5)
+            until += 0.5
+            stream.play(until)
         stream.make(stream.job.start / SECOND + 1)
     assert len(stream.world.shown) >= 10
 
