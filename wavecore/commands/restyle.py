@@ -121,7 +121,7 @@ def _session(
         seed=settings.seed,
         steps=settings.steps,
         strength=settings.strength,
-        size=settings.size,
+        size=settings.size or pipe.size,
         fps=fps,
         rounds="stream_batch" if settings.live or settings.placement == "layers" else settings.rounds,
         placement=settings.placement,
