@@ -157,8 +157,10 @@ class WallClock(Generic[Item]):
                 if until is not None and until <= now:
                     return (now if due is None else min(now, max(due, until))), None
                 next_time = min((t for t in (due, until) if t is not None), default=None)
-                asleep = self._paused or next_time is None
-                self._changed.wait(None if asleep else (next_time - now) / SECOND)
+                if self._paused or next_time is None:
+                    self._changed.wait()
+                else:
+                    self._changed.wait((next_time - now) / SECOND)
 
     @property
     def behind(self) -> int:
