@@ -71,6 +71,7 @@ def test_what_is_committed_never_changes(server, updates):
     assert len(log.hashes) > 5
 
 
+@pytest.mark.slow  # in real time, which a busy machine does not keep
 def test_verbs_on_a_speculative_stream(server):
     with Client(server.url, decode=False) as client:
         client.start("a prompt", fps=20.0, steps=1)
