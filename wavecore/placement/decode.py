@@ -24,6 +24,7 @@ from wavecore.control.streaming import partition
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.stream import State, run_units
 from wavecore.models.wan_vae import WanVAE, WanVAEConfig
+from wavecore.placement.launch import module_command
 
 
 def unit_seconds(vae: WanVAE, height: int, width: int, latents: int = 3, runs: int = 3) -> list[float]:
@@ -93,7 +94,7 @@ class DecodePipeline:
                 core = None if cores is None else cores[index % len(cores)]
                 source, target = pairs[index][1], pairs[index + 1][0]
                 setup = vae.config, cut, threads, core, count
-                command = [sys.executable, "-m", "wavecore.placement.decode"]
+                command = module_command("wavecore.placement.decode")
                 command += [
                     str(source.fileno()),
                     str(target.fileno()),

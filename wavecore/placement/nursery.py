@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from wavecore.models.dit import CausalWanDiT
+from wavecore.placement.launch import module_command
 from wavecore.placement.protocol import checksum
 
 _PR_SET_PDEATHSIG = 1
@@ -43,7 +44,7 @@ class Nursery:
         ours, theirs = socket.socketpair()
         weights, described = _pack(dit)
         try:
-            command = [sys.executable, "-m", "wavecore.placement.nursery", str(theirs.fileno()), str(weights)]
+            command = [*module_command("wavecore.placement.nursery"), str(theirs.fileno()), str(weights)]
             self._process = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(), weights), stdin=subprocess.DEVNULL
             )

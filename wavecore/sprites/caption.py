@@ -26,7 +26,7 @@ COLOUR_WORDS = {
     "white": ("white", "white", "snowy", "pale"),
 }
 BACKGROUND_WORDS = {
-    "grass": ("grass", "grass", "a meadow", "the lawn", "a green field"),
+    "grass": ("grass", "grass", "a meadow", "the lawn", "a grassy field"),
     "sand": ("sand", "sand", "a beach", "the desert", "dunes"),
     "water": ("water", "water", "the sea", "the ocean", "a lake"),
     "night": ("the night sky", "a starry night", "space", "the night"),

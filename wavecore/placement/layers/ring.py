@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -23,6 +22,7 @@ from wavecore.cache import PoolSize
 from wavecore.control.streaming import BlockScheduler
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
+from wavecore.placement.launch import module_command
 from wavecore.placement.layers.channel import Channel
 from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
 from wavecore.placement.layers.rank import Rank
@@ -363,7 +363,7 @@ def _start(rank: int, size: int, port: int) -> subprocess.Popen[bytes]:
         "WAVECORE_RING_PARENT": str(os.getpid()),
         "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }
-    command = [sys.executable, "-m", "wavecore.placement.layers.worker"]
+    command = module_command("wavecore.placement.layers.worker")
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
 
 
