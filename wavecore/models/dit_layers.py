@@ -113,15 +113,14 @@ class Block(nn.Module):
         self, x: Tensor, modulation: Tensor, rope: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Dense form: the tokens of a whole clip attend to each other under `mask`."""
-        frames = modulation.shape[1]
         shift1, scale1, gate1, shift2, scale2, gate2 = (modulation + self.modulation).unbind(2)
         attn = self.self_attn
-        n = modulate(x, shift1, scale1, self.eps, frames)
+        n = ops.layer_norm_modulate(x, shift1, scale1, self.eps)
         q = apply_rope(attn.split(attn.norm_q(attn.q(n))), rope)
         k = apply_rope(attn.split(attn.norm_k(attn.k(n))), rope)
-        x = add_gated(x, attn.o(attn.attend(q, k, attn.split(attn.v(n)), mask)), gate1, frames)
+        x = ops.gate_residual(x, attn.o(attn.attend(q, k, attn.split(attn.v(n)), mask)), gate1)
         x = self.cross(x, keys, values)
-        return add_gated(x, self.ffn(modulate(x, shift2, scale2, self.eps, frames)), gate2, frames)
+        return ops.gate_residual(x, self.ffn(ops.layer_norm_modulate(x, shift2, scale2, self.eps)), gate2)
 
 
 def _modulation_table(rows: int, dim: int) -> nn.Parameter:
@@ -129,17 +128,6 @@ def _modulation_table(rows: int, dim: int) -> nn.Parameter:
     if not table.is_meta:  # there a normal draw imports torch's compiler, which takes seconds
         nn.init.normal_(table, std=dim**-0.5)
     return nn.Parameter(table)
-
-
-def modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float, frames: int) -> Tensor:
-    """Layer norm of x [b, t, D], scaled and shifted by [b, f, D], the same for all tokens of a frame."""
-    normed = F.layer_norm(x, (x.shape[-1],), eps=eps).unflatten(1, (frames, -1))
-    return (normed * (1 + scale[:, :, None]) + shift[:, :, None]).flatten(1, 2)
-
-
-def add_gated(x: Tensor, y: Tensor, gate: Tensor, frames: int) -> Tensor:
-    """x + gate * y, gate [b, f, D] the same for all tokens of a frame."""
-    return x + (y.unflatten(1, (frames, -1)) * gate[:, :, None]).flatten(1, 2)
 
 
 class Head(nn.Module):
@@ -153,4 +141,4 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         shift, scale = (self.modulation + time[:, :, None]).unbind(2)
-        return self.head(modulate(x, shift, scale, self.eps, time.shape[1]))
+        return self.head(ops.layer_norm_modulate(x, shift, scale, self.eps))

@@ -15,9 +15,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from wavecore import ops
 from wavecore.errors import UsageError
 from wavecore.models.dit import CausalWanDiT
-from wavecore.models.dit_layers import Attention, RMSNorm, add_gated, modulate
+from wavecore.models.dit_layers import Attention, RMSNorm
 from wavecore.models.rope import apply_rope, rope_table
 
 SequenceMode = Literal["ulysses", "ring"]
@@ -110,12 +111,12 @@ class SequenceParallel:
         for index in range(config.layers):
             block = dit.layer(index)
             shift, scale, gate, shift2, scale2, gate2 = (modulation + block.modulation).unbind(2)
-            n = modulate(x, shift, scale, block.eps, frames)
+            n = ops.layer_norm_modulate(x, shift, scale, block.eps)
             attend = self._ulysses if self._mode == "ulysses" else self._ring
             attended = attend(block.self_attn, n, rope, reads)
-            x = add_gated(x, block.self_attn.o(attended.flatten(-2)), gate, frames)
+            x = ops.gate_residual(x, block.self_attn.o(attended.flatten(-2)), gate)
             x = block.cross(x, context.keys[index], context.values[index])
-            x = add_gated(x, block.ffn(modulate(x, shift2, scale2, block.eps, frames)), gate2, frames)
+            x = ops.gate_residual(x, block.ffn(ops.layer_norm_modulate(x, shift2, scale2, block.eps)), gate2)
         out = self._gather(dit.head(x, time), frames)
         return dit.unpatchify(out, frames, height, width)
 
