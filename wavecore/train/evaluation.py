@@ -82,7 +82,7 @@ def prompt_accuracy(
 ) -> dict[str, float]:
     """Share of prompts, in percent, whose clip shows the right thing over 1 to 5 s.
 
-    With `held_out`, colour and shape are a pair that training never showed.
+    With `held_out`, no training caption has the words of colour and shape together.
     """
     rows = []
     for index, scene in enumerate(_scenes(setting.seed, count, held_out)):
