@@ -66,7 +66,7 @@ def test_noise_levels_leave_something_to_learn(chunks, from_start):
     if chunks > 1 and not from_start:
         assert (drawn[:, 0] == 0).mean() > 0.9  # the middle of a stream has clean context
     if chunks == 6:
-        staircase = [0.0, 0.0, 0.625, 0.83333, 0.9375, 1.0]
+        staircase = [0.0, 0.0, 0.625, 5 / 6, 0.9375, 1.0]
         assert (np.abs(drawn - staircase).max(1) < 1e-9).any()
 
 

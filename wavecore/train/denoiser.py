@@ -268,7 +268,7 @@ class DenoiserTraining:
             "schedule": round(self.schedule(), 4),
             "loss": round(loss, 4),
             "x0_error": {
-                str(level): round(float(np.mean(values)), 4) for level, values in bands.items() if values
+                f"{level:.4g}": round(float(np.mean(values)), 4) for level, values in bands.items() if values
             },
         }
         with (self.folder / "log.jsonl").open("a") as log:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-FEW_STEP_SIGMAS = (1.0, 0.9375, 0.83333, 0.625)  # 1000, 750, 500, 250 warped with shift 5
+from wavecore.rounds import shifted, warped_levels
+
 SHIFT = 5.0
+FEW_STEP_SIGMAS = tuple(level.sigma for level in warped_levels((1000, 750, 500, 250), SHIFT)[:-1])
 
 
 def chunk_sigmas(generator: np.random.Generator, chunks: int, from_start: bool) -> NDArray[np.float64]:
@@ -52,8 +54,7 @@ def independent_sigmas(
     generator: np.random.Generator, count: int, clean: float = 0.25
 ) -> NDArray[np.float64]:
     """A level a chunk: clean, one of the few-step levels, or anything in between (shifted uniform)."""
-    uniform = generator.random(count)
-    anywhere = SHIFT * uniform / (1 + (SHIFT - 1) * uniform)
+    anywhere = [shifted(s, SHIFT) for s in generator.random(count)]
     kind = generator.random(count)
     few = generator.choice(FEW_STEP_SIGMAS, count)
     return np.where(kind < clean, 0.0, np.where(kind < clean + 0.4, few, anywhere))
