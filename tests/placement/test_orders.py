@@ -46,6 +46,14 @@ def test_batched_differs_by_rounding_only(steps, prompts):
     assert (batched - slots).abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("order", ["slots", "batched"])
+def test_any_number_of_threads_gives_the_same_bits(order):
+    """A library's matrix product at these shapes depends on how many threads it may use."""
+    one = stacked(wavefront(4, 8), 4, order, prompts=2)
+    torch.set_num_threads(2)
+    assert torch.equal(stacked(wavefront(4, 8), 4, order, prompts=2), one)
+
+
 def test_every_chunk_follows_its_own_prompt():
     one, many = (stacked(wavefront(4, 8), 4, "batched", prompts=prompts) for prompts in (1, 8))
     assert (one[0] - many[0]).abs().max() <= 1e-5

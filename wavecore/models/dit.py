@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavecore import ops
 from wavecore.cache.view import PageView
 from wavecore.errors import UsageError
 from wavecore.models.dit_config import WAN_1_3B, WAN_14B, DiTConfig
-from wavecore.models.dit_layers import Block, Head
+from wavecore.models.dit_layers import Block, Head, Linear
 from wavecore.models.rope import rope_table
 
 __all__ = ["WAN_1_3B", "WAN_14B", "CausalWanDiT", "DiTConfig", "SlotState", "TextContext"]
@@ -76,12 +75,12 @@ class CausalWanDiT(nn.Module):
         dim = config.dim
         self.patch_embedding = nn.Conv3d(config.in_channels, dim, config.patch, config.patch)
         self.text_embedding = nn.Sequential(
-            nn.Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
+            Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), Linear(dim, dim)
         )
         self.time_embedding = nn.Sequential(
-            nn.Linear(config.frequency_dim, dim), nn.SiLU(), nn.Linear(dim, dim)
+            Linear(config.frequency_dim, dim), nn.SiLU(), Linear(dim, dim)
         )
-        self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
+        self.time_projection = nn.Sequential(nn.SiLU(), Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.head = Head(config)
 
@@ -106,7 +105,7 @@ class CausalWanDiT(nn.Module):
             )
         x = latents.reshape(s, c, f, h // ph, ph, w // pw, pw).permute(0, 2, 3, 5, 1, 4, 6)
         x = x.reshape(s, f * (h // ph) * (w // pw), c * ph * pw)
-        return F.linear(x, self.patch_embedding.weight.flatten(1), self.patch_embedding.bias)
+        return ops.linear(x, self.patch_embedding.weight.flatten(1), self.patch_embedding.bias)
 
     def embed_time(self, timesteps: Tensor) -> tuple[Tensor, Tensor]:
         """Timesteps [s, f] (0 to 1000) to the embedding [s, f, D] and its projection [s, f, 6, D]."""
