@@ -99,7 +99,7 @@ class CausalGenerator:
             self._left = {piece.start for piece in pieces}
             self._texts_of = dict.fromkeys(self._left, prompt)
             rounds: Iterator[Round]
-            if self.rules.order == "wavefront" and not self.rules.first_alone:
+            if self.rules.order == "wavefront":
                 self._wave = Wave(self.rules, pieces, store=not self._prefill)
                 rounds = self._wave.rounds(self._pieces)
             else:
@@ -119,7 +119,7 @@ class CausalGenerator:
                             self._decode(at, latent, self._texts_of[round.completes])
                             yield Made(at, _MADE)
                         waiting = []
-                for piece in self._stored(round):
+                for piece in self.rules.stored(round):
                     self._pieces.append(piece)
                     for at in range(piece.start, piece.end):
                         yield Made(at, CONTEXT)
@@ -143,11 +143,6 @@ class CausalGenerator:
         before = self.predictions.before(position)
         state = () if before is None else before.after
         self.predictions[position] = self._decoder.decode(latent.clone(), state, prompt)
-
-    def _stored(self, round: Round) -> Iterator[Piece]:
-        for slot in round.slots:
-            if slot.stage == self.rules.steps:
-                yield Piece(slot.chunk, slot.frames)
 
     def _tidy(self, position: int) -> None:
         """Forget what was in flight; with clean prefill also the keys and values that the call made."""

@@ -148,7 +148,7 @@ def make_parts(
     generator: Generator
     if not joint:
         prefill = isinstance(adapter, CleanPrefill)
-        calls = call_rules(rules, first_alone=not speculation.cut)
+        calls = call_rules(rules)
         generator = CausalGenerator(
             model, calls, levels, seed, size, adapter.latents, prefill=prefill, **whole
         )
@@ -157,8 +157,11 @@ def make_parts(
     return Parts(adapter, Controller(settings, estimator), generator)
 
 
-def call_rules(rules: Rules, first_alone: bool = True) -> CallRules:
-    """Rules of calls after those of an endless stream: histories are counted in latents, not in chunks."""
+def call_rules(rules: Rules) -> CallRules:
+    """Rules of calls after those of an endless stream: histories are counted in latents, not in chunks.
+
+    On one device the first chunk of a wave goes alone, so that it answers as soon as in sequential order.
+    """
     if not isinstance(rules, Sequential | Wavefront):
         raise UsageError(
             "rounds: expected wavefront or sequential with speculative control, got stream_batch"
@@ -172,7 +175,7 @@ def call_rules(rules: Rules, first_alone: bool = True) -> CallRules:
         history=history * rules.chunk_frames,
         store_history=rules.store_history * rules.chunk_frames,
         anchor=rules.anchor_chunks > 0,
-        first_alone=wave and first_alone,
+        first_alone=wave,
     )
 
 

@@ -45,8 +45,8 @@ class CallRules:
     anchor : bool
         Whether the first chunk of the stream is always read, just before the oldest other chunk.
     first_alone : bool
-        In a wave, take the first chunk through all stages before the others follow: on one device the first
-        frames then come as early as in sequential order. The results are the same.
+        In a wave, take the first chunk through all denoising stages before the others follow, beside its
+        store pass: on one device the first frames then come as early as in sequential order.
     """
 
     steps: int
@@ -84,16 +84,19 @@ class CallRules:
         store : bool
             Whether the last chunk gets its store pass; the others need theirs, since later chunks read them.
         """
-        pieces = self.pieces(position, latents)
-        if self.order == "sequential":
-            rounds = list(self._sequential(list(prefix), pieces))
-        else:
-            rounds = list(self._wave(list(prefix), pieces))
-        if not store:
-            rounds = rounds[:-1]
-        if self.order == "wavefront" and self.first_alone:
-            rounds = _first_alone(rounds, position)
-        return [replace(round, index=index) for index, round in enumerate(rounds)]
+        before, pieces = list(prefix), self.pieces(position, latents)
+        if self.order == "wavefront":
+            rounds = []
+            for round in Wave(self, pieces, store).rounds(before):
+                rounds.append(round)
+                before += self.stored(round)
+            return rounds
+        rounds = list(self._sequential(before, pieces))
+        return [replace(round, index=index) for index, round in enumerate(rounds if store else rounds[:-1])]
+
+    def stored(self, round: Round) -> list[Piece]:
+        """Chunks whose clean keys and values a round makes."""
+        return [Piece(slot.chunk, slot.frames) for slot in round.slots if slot.stage == self.steps]
 
     def prefill(self, prefix: Sequence[Piece], position: int, latents: int) -> list[Round]:
         """Store passes alone, for clean latents [position, position + latents) behind `prefix`."""
@@ -119,13 +122,6 @@ class CallRules:
                 )
             yield Round(0, self.steps, (self._store(before, piece),), phase="store")
             before.append(piece)
-
-    def _wave(self, before: list[Piece], pieces: list[Piece]) -> Iterator[Round]:
-        for index in range(len(pieces) + self.steps):
-            held = {s: pieces[index - s] for s in range(self.steps + 1) if 0 <= index - s < len(pieces)}
-            yield self.wave_round(index, before, held)
-            if self.steps in held:
-                before.append(held[self.steps])
 
     def wave_round(self, index: int, before: Sequence[Piece], held: Mapping[int, Piece]) -> Round:
         """Round of a wave whose slots hold what is given.
@@ -191,15 +187,16 @@ class Wave:
     ----------
     rules : CallRules
     pieces : sequence of Piece
-        Chunks that enter one after the other.
+        Chunks that enter one after the other, all but the first behind it where it goes first alone.
     store : bool
         Whether the last chunk gets its store pass.
     """
 
     def __init__(self, rules: CallRules, pieces: Sequence[Piece], store: bool = True) -> None:
         self._rules, self._store = rules, store
-        self._entries = {piece: index for index, piece in enumerate(pieces)}
+        self._entries: dict[Piece, int] = {}  # round in which each enters
         self._index = 0
+        self._enter(pieces)
 
     def rounds(self, before: Sequence[Piece]) -> Iterator[Round]:
         """Rounds until every chunk is through.
@@ -225,10 +222,15 @@ class Wave:
             The new chunks.
         """
         self._entries = {p: entry for p, entry in self._entries.items() if p.start < position}
-        first = max([self._index - 1, *self._entries.values()]) + 1
         pieces = self._rules.pieces(position, latents)
-        self._entries |= {piece: first + index for index, piece in enumerate(pieces)}
+        self._enter(pieces)
         return pieces
+
+    def _enter(self, pieces: Sequence[Piece]) -> None:
+        first = max([self._index - 1, *self._entries.values()]) + 1
+        second = first + (self._rules.steps if self._rules.first_alone else 1)
+        self._entries[pieces[0]] = first
+        self._entries |= {piece: second + index for index, piece in enumerate(pieces[1:])}
 
     def _held(self) -> dict[int, Piece]:
         """What each slot holds in the next round; chunks that are through are forgotten."""
@@ -240,26 +242,3 @@ class Wave:
             if self._index - entry <= (steps if self._store or p != last else steps - 1)
         }
         return {self._index - entry: p for p, entry in self._entries.items() if entry <= self._index}
-
-
-def _first_alone(rounds: list[Round], first: int) -> list[Round]:
-    """The slots of chunk `first` one by one up to its last denoising stage, then the others as they were.
-
-    Chunks only read older ones, so this is a legal order; what the others read of the first is kept.
-    """
-    steps = rounds[0].steps
-    alone = [replace(r, slots=tuple(s for s in r.slots if s.chunk == first)) for r in rounds[:steps]]
-    rest = [
-        replace(
-            r,
-            slots=tuple(s for s in r.slots if s.chunk != first or s.stage == steps),
-            completes=None if r.completes == first else r.completes,
-        )
-        for r in rounds
-    ]
-    ordered = alone + [r for r in rest if r.slots]
-    last = {read.key: i for i, r in enumerate(ordered) for slot in r.slots for read in slot.reads}
-    return [
-        replace(r, releases=tuple(key for key, at in last.items() if at == i and key.stage < steps))
-        for i, r in enumerate(ordered)
-    ]
