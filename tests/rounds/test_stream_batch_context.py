@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,6 +76,67 @@ def test_sinks_may_be_replaced_after_any_round(steps, lag, history, anchors, lim
                 assert {read.key.chunk for read in slot.reads} >= {c for c in sinks if c < slot.chunk}
     pages.table.close()
     assert pages.pages.used == pages.unroped.used == 0
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.sampled_from([None, 40]),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.integers(0, 5)), min_size=1, max_size=40),
+)
+@settings(max_examples=60, deadline=None)
+def test_chunks_may_change_their_length_before_any_round(steps, lag, history, anchors, limit, moving, script):
+    """The same context in latents, positions one after the other, never a page too few."""
+    rules = StreamBatch(
+        steps=steps,
+        lag=lag,
+        history=history,
+        anchor_chunks=anchors,
+        first_chunk_frames=1,
+        longest_chunk_frames=3,
+        position_limit=limit,
+        moving_sinks=moving,
+    )
+    pages, rounds, lengths = Pages(pages_needed(rules)), Rounds(rules), []
+    for frames, held, choice in script:
+        rounds.rules = rounds.rules.resize(frames, rounds.index)
+        if held:
+            rounds.delay()
+        entered = rounds.entered
+        round = next(rounds)
+        pages.run(round)
+        if rounds.entered > entered:
+            lengths.append(frames if lengths else 1)
+        for slot in round.slots:
+            assert slot.frames == lengths[slot.chunk]
+            assert limit is None or slot.frame_start + slot.frames <= limit
+            starts = {read.key.chunk: read.position for read in slot.reads}
+            newer = [read for read in slot.reads if not read.anchor]
+            for one, other in pairwise(newer):
+                assert starts[one.key.chunk] + one.frames <= starts[other.key.chunk]
+            near = [c for c in starts if c not in rounds.rules._sinks() and c != slot.chunk]
+            if near and min(near) > 0 and min(near) - 1 not in rounds.rules._sinks():
+                assert history <= sum(lengths[min(near) : slot.chunk]) < history + 3
+        sinks = list(rounds.rules._sinks())
+        if moving and choice < len(sinks) and round.completes is not None and round.completes >= anchors:
+            sinks[choice] = round.completes
+            rounds.rules, orphans = rounds.rules.replace_sinks(sinks, rounds.index)
+            pages.table.drop(orphans)
+    assert len(rounds.rules.resized) <= 4 * steps * lag + history + anchors + 8
+    pages.table.close()
+    assert pages.pages.used == pages.unroped.used == 0
+
+
+def test_lengths_that_do_not_fit_are_named():
+    with pytest.raises(UsageError, match="frames: expected 1 to 1, got 2"):
+        StreamBatch(steps=1).resize(2, 3)
+    with pytest.raises(UsageError, match="longest_chunk_frames"):
+        StreamBatch(steps=1, chunk_frames=3, longest_chunk_frames=2)
+    with pytest.raises(UsageError, match="longest_chunk_frames"):
+        StreamBatch(steps=1, longest_chunk_frames=2, anchor_position="absolute")
 
 
 def test_fixed_sinks_cannot_be_replaced():

@@ -297,6 +297,7 @@ def pages_needed(rules: Rules, chunks: int | None = None) -> PoolSize:
     chunks : int, optional
         Length of the stream; endless when None.
     """
+    rules = rules.widest()
     settled = rules.settled()
     if chunks is not None and chunks >= settled:
         chunks = None  # a longer stream holds no more than an endless one, wherever it ends

@@ -75,6 +75,10 @@ class Rules:
         """Chunks after which every further chunk needs the same context as the one before it."""
         raise NotImplementedError
 
+    def widest(self) -> Rules:
+        """Rules whose pages are enough for these: the same, where chunks keep their length."""
+        return self
+
     @property
     def period(self) -> int:
         """Rounds from one chunk's entry to the next one's."""

@@ -23,7 +23,8 @@ class StreamBatch(Rules):
     Parameters
     ----------
     history : int
-        Chunks besides the sinks that a row reads before its own.
+        Chunks of `chunk_frames` besides the sinks that a row reads before its own: at least as many latent
+        frames where chunks have another length.
     lag : int
         Rounds from one level of a chunk to its next. 1 for one device; the number of ranks for a ring, in
         which a round's result is known that many rounds later.
@@ -39,6 +40,11 @@ class StreamBatch(Rules):
         How: by rotating the cached keys to lower positions together with the new ones, from keys before
         rotation, which changes no distance between frames; or as StreamDiffusionV2's public code does,
         which begins anew at the window's length and leaves cached keys where they are.
+    longest_chunk_frames : int, optional
+        Most latent frames of a chunk of a stream whose chunks change their length; `chunk_frames` when not
+        given. See `resize`.
+    resized : tuple of (chunk, its temporal index, latent frames)
+        From which chunk on chunks have another length than `chunk_frames`.
     """
 
     chunk_frames: int = 1
@@ -50,6 +56,8 @@ class StreamBatch(Rules):
     moving_sinks: bool = False
     position_limit: int | None = None
     position_reset: PositionReset = "bounded"
+    longest_chunk_frames: int | None = None
+    resized: tuple[tuple[int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,14 +65,92 @@ class StreamBatch(Rules):
         at_least("lag", self.lag, 1)
         if self.position_reset not in ("bounded", "published"):
             raise UsageError(f"position_reset: expected bounded or published, got {self.position_reset!r}")
-        at_least("position_limit", self.position_limit, self._window() + self.chunk_frames)
+        at_least("longest_chunk_frames", self.longest_chunk_frames, self.chunk_frames)
+        if self._longest > self.chunk_frames and (
+            self.anchor_position == "absolute" or self.position_reset == "published"
+        ):
+            raise UsageError("longest_chunk_frames: expected positions that are bounded by moving all keys")
+        at_least("position_limit", self.position_limit, self._window() + self._longest)
         if self.position_limit is not None and self.anchor_position == "absolute":
             raise UsageError("position_limit: expected anchors that move with the stream, got absolute ones")
         if self.moving_sinks:
             # A chunk is compared when its last level is known, `lag` rounds after that level entered; the
             # first level must still have it then.
-            spare = self.steps * self.lag - self.history
+            spare = self.steps * self.lag - self.history * self.chunk_frames // self._longest
             object.__setattr__(self, "retain", max(self.retain, spare))
+
+    # -- lengths of chunks ---------------------------------------------------------------
+
+    @property
+    def _longest(self) -> int:
+        return self.chunk_frames if self.longest_chunk_frames is None else self.longest_chunk_frames
+
+    def frames(self, chunk: int) -> int:
+        piece = self._piece(chunk)
+        return super().frames(chunk) if piece is None else piece[2]
+
+    def start(self, chunk: int) -> int:
+        piece = self._piece(chunk)
+        return super().start(chunk) if piece is None else piece[1] + (chunk - piece[0]) * piece[2]
+
+    def _piece(self, chunk: int) -> tuple[int, int, int] | None:
+        return next((piece for piece in reversed(self.resized) if piece[0] <= chunk), None)
+
+    def resize(self, frames: int, index: int) -> StreamBatch:
+        """The same rules for a stream whose chunks have `frames` latent frames from the next one on.
+
+        The first chunk keeps its length.
+
+        Parameters
+        ----------
+        frames : int
+            Up to `longest_chunk_frames`.
+        index : int
+            The next round; rounds before it are not determined by the result.
+        """
+        if not 1 <= frames <= self._longest:
+            raise UsageError(f"frames: expected 1 to {self._longest}, got {frames}")
+        chunk = max(1, self.entered(index))
+        if frames == self.frames(chunk):
+            return self
+        pieces = [*(p for p in self.resized if p[0] < chunk), (chunk, self.start(chunk), frames)]
+        # What no row reads any more is forgotten, or an endless stream would fill memory.
+        needed = (*self._sinks(), self._oldest(max(0, chunk - self.rounds_held() * 2)) - self.retain)
+        ends = [*(piece[0] for piece in pieces[1:]), chunk + 1]
+        read = [
+            end > needed[-1] or any(piece[0] <= c < end for c in needed)
+            for piece, end in zip(pieces, ends, strict=True)
+        ]
+        return replace(self, resized=tuple(p for p, kept in zip(pieces, read, strict=True) if kept))
+
+    def branch(self, chunk: int, index: int) -> Rules:
+        kept = tuple(piece for piece in self.resized if piece[0] <= chunk)
+        return super(StreamBatch, replace(self, resized=kept)).branch(chunk, index)
+
+    def widest(self) -> Rules:
+        """Rules of fixed chunk length that need no fewer pages than these."""
+        if self._longest == self.chunk_frames:
+            return self
+        history = -(-self.history * self.chunk_frames // self._longest) + 1
+        bounded = self.position_limit is not None  # how many pages it takes does not depend on where
+        return replace(
+            self,
+            chunk_frames=self._longest,
+            history=history,
+            longest_chunk_frames=None,
+            resized=(),
+            position_limit=2**31 if bounded else None,
+        )
+
+    def _oldest(self, chunk: int) -> int:
+        """The first chunk besides the sinks that the rows of a chunk read."""
+        wanted, oldest = self.history * self.chunk_frames, chunk
+        while oldest > 0 and wanted > 0:
+            oldest -= 1
+            wanted -= self.frames(oldest)
+        return oldest
+
+    # -- rounds --------------------------------------------------------------------------
 
     def rounds_held(self) -> int:
         return (self.steps - 1) * self.lag + 1
@@ -80,9 +166,8 @@ class StreamBatch(Rules):
             if chunk is None or (chunks is not None and chunk >= chunks):
                 continue
             slots.append(self._row(chunk, stage))
-            oldest = chunk - self.history - self.retain
-            if oldest >= 0 and oldest not in self._sinks():
-                releases.append(Key(oldest, stage))
+            left = range(self._oldest(chunk) - self.retain, self._oldest(chunk + 1) - self.retain)
+            releases += [Key(c, stage) for c in left if c >= 0 and c not in self._sinks()]
         drain = chunks is not None and index > self.entry(chunks - 1)
         return Round(
             index,
@@ -121,7 +206,7 @@ class StreamBatch(Rules):
         orphans = []
         for stage in range(self.steps):
             newest = self.entered(index - stage * self.lag) - 1
-            passed = newest - self.history - self.retain  # the release of this chunk has been made
+            passed = self._oldest(newest + 1) - self.retain - 1  # the release of this chunk has been made
             orphans += [
                 Key(chunk, stage)
                 for chunk in self._sinks()
@@ -134,7 +219,7 @@ class StreamBatch(Rules):
     def _row(self, chunk: int, stage: int) -> Slot:
         sinks = self._sinks()
         anchors = [c for c in sinks if c < chunk]
-        history = [c for c in range(max(0, chunk - self.history), chunk) if c not in anchors]
+        history = [c for c in range(self._oldest(chunk), chunk) if c not in anchors]
         if self.anchor_position == "absolute":
             reads = [self._read(c, stage, self.start(c)) for c in (*anchors, *history, chunk)]
         elif self.position_limit is not None and self.position_reset == "published":
@@ -168,10 +253,11 @@ class StreamBatch(Rules):
 
     def _window(self) -> int:
         """Most latent frames that a row reads."""
-        first = max(self.frames(0), self.chunk_frames)
-        return first * min(1, self.anchor_chunks) + self.chunk_frames * (
-            max(0, self.anchor_chunks - 1) + self.history + 1
-        )
+        longest = self._longest
+        first = max(self.first_chunk_frames or 0, longest)
+        sinks = first * min(1, self.anchor_chunks) + longest * max(0, self.anchor_chunks - 1)
+        beyond = longest - 1 if longest > self.chunk_frames else 0  # of the oldest chunk in the history
+        return sinks + self.history * self.chunk_frames + beyond + longest
 
     def _origin(self, chunk: int) -> int:
         """Temporal index that counts as 0 for a chunk: moved on each time the limit is reached."""
