@@ -35,6 +35,7 @@ from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.placement.layers import Ring
 from wavecore.rounds import Rounds, StreamBatch, warped_levels
 from wavecore.source import to_pixels, to_uint8
+from wavecore.sprites.readback import nearest_colour, read_frame
 from wavecore.sprites.world import Place, Scene, render, track
 from wavecore.trace import Trace
 
@@ -235,7 +236,11 @@ def ring(rounds: int, pairs: int) -> dict[str, Any]:
 
 
 def drift(minutes: float, steps: int) -> dict[str, Any]:
-    """Latent RMS, colour of the subject and memory over a long stream, as slopes over its length."""
+    """Latent RMS, colour of the subject and memory over a long stream, as slopes over its length.
+
+    In virtual time: frames are there as soon as they are asked for. The colour is read back from every fourth
+    group, and counts where it is that of the prompt.
+    """
     import psutil
 
     pipe, process = wc.load("sprites"), psutil.Process()
@@ -246,12 +251,12 @@ def drift(minutes: float, steps: int) -> dict[str, Any]:
     count = round(16 * 60 * minutes)
     source = (clip[index % 128] for index in range(count))
     session = pipe.restyle(source, PROMPT, steps=steps, rounds="stream_batch", streaming=settings)
-    rms, blue, memory = [], [], []
+    rms, right, memory = [], [], []
     with session:
         for group in session:
             rms.append(float(group.latent.float().square().mean().sqrt()))
-            pixels = group.frames[-1].reshape(-1, 3).astype(int)
-            blue.append(float(((pixels[:, 2] - pixels[:, 0]) > 100).mean()))
+            if group.index % 4 == 0:
+                right.append(float(nearest_colour(read_frame(group.frames[-1]).colour) == "blue"))
             if group.index % 240 == 120:
                 memory.append(process.memory_info().rss / 2**20)
 
@@ -260,15 +265,17 @@ def drift(minutes: float, steps: int) -> dict[str, Any]:
         x = np.linspace(-0.5, 0.5, len(values))
         return float(100 * np.polyfit(x, values, 1)[0] / np.mean(values))
 
+    settled = memory[1:]  # the first minute loads what is loaded at first use
     return {
         "minutes": minutes,
         "steps": steps,
         "latents": len(rms),
         "latent_rms": statistics.mean(rms),
         "latent_rms_slope_percent": slope_percent(rms),
-        "subject_pixels_percent": 100 * statistics.mean(blue),
-        "subject_colour_slope_percent": slope_percent(blue) if statistics.mean(blue) else None,
-        "memory_mb_first_last": [memory[0], memory[-1]] if memory else None,
+        "colour_accuracy_percent": 100 * statistics.mean(right),
+        "colour_accuracy_slope_percent": slope_percent(right) if any(right) else None,
+        "memory_mb": [round(value, 1) for value in memory],
+        "memory_slope_percent": slope_percent(settled) if len(settled) > 1 else None,
     }
 
 

@@ -36,7 +36,7 @@ class Scripted(LiveSource):
         self.closed.set()
 
 
-def restyle(pipe, source, steps=2, realtime=False, timeout=10.0, slow=0.0, **intake):  # noqa: F811
+def restyle(pipe, source, steps=2, realtime=False, timeout=10.0, slow=0.0, longest=None, **intake):  # noqa: F811
     settings = IntakeSettings(passes=steps, realtime=realtime, **intake)
     frames = LiveFrames(source, settings, lambda first: 1 if first else 4, timeout)
     trace = Trace()
@@ -45,8 +45,9 @@ def restyle(pipe, source, steps=2, realtime=False, timeout=10.0, slow=0.0, **int
         "a red ball",
         rounds="stream_batch",
         steps=steps,
-        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
+        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1, longest_chunk_frames=longest),
         hold=frames.hold,
+        length=None if longest is None else frames.length,
         trace=trace,
     )
     frames.attach(trace)
@@ -75,6 +76,18 @@ def test_a_slow_model_drops_frames_keeps_the_speed_and_bounds_the_queue(pipe):  
     assert len(frames) == 200, "each dropped frame shows as the one after it"
     assert report.longest_queue <= 120
     assert sum(event.data["frames"] for event in events if event.kind == "drop") == report.dropped
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_chunks_grow_while_frames_wait_and_none_is_lost(pipe, steps):  # noqa: F811
+    """The source gives 40 frames at once, then they come one at a time, far apart."""
+    wait = lambda index: 0.0 if index < 41 else 0.05  # noqa: E731
+    frames, report, events = restyle(
+        pipe, Scripted(clip(70), wait), steps, longest=3, lengths=(1, 2, 3), slo=60.0
+    )
+    lengths = [event.data["frames"] for event in events if event.kind == "encode"]
+    assert lengths[0] == 1 and max(lengths) == 3 and lengths[-2] == 1
+    assert len(frames) == report.emitted == 70 and report.dropped == 0
 
 
 def test_a_source_that_may_wait_loses_nothing(pipe):  # noqa: F811

@@ -239,7 +239,9 @@ class RestyleSettings(RunSettings):
     )
     noise_span: Share | None = Field(None, description="by how much full motion lowers the noise")
     chunk_latents: Count | None = Field(
-        None, description="latent frames of a chunk (stream_batch): the model's own, or 1 of a live source"
+        None,
+        description="latent frames of a chunk (stream_batch): the model's own when left out, or as many from 1 "
+        "up to that as a live source takes to keep up",
     )
     sinks: Literal["adaptive", "static", "off"] | None = Field(
         None, description="chunks that stay in the context (stream_batch): the model's own when left out"

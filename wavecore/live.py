@@ -78,7 +78,7 @@ class LiveReport:
 
 
 class LiveFrames(Iterator["Frame"]):
-    """Frames of a live source as a session takes them; `hold` is the session's.
+    """Frames of a live source as a session takes them; `hold` and `length` are the session's.
 
     A thread reads the source. In real time it never waits: frames that the model does not keep up with are
     dropped by the rule of `Inbox`. Otherwise the source waits.
@@ -88,7 +88,7 @@ class LiveFrames(Iterator["Frame"]):
     source : LiveSource
     settings : IntakeSettings
     needed : callable (bool) -> int
-        Frames of a chunk; of the first one when the argument is True.
+        Frames of the shortest chunk; of the first one when the argument is True.
     timeout : float
         Seconds without a frame after which the source counts as ended.
     clock : callable
@@ -113,13 +113,15 @@ class LiveFrames(Iterator["Frame"]):
         self._timeout, self._clock = timeout, clock
         self.intake = Intake(settings)
         rate = float(source.fps or 30)
-        capacity = max(2 * needed(False) + needed(True), round(rate * _WAITING_SECONDS))
+        longest = settings.lengths[-1] * needed(False)
+        capacity = max(2 * longest + needed(True), round(rate * _WAITING_SECONDS))
         self._inbox: Inbox[Frame] = Inbox(capacity)
         self._changed = threading.Condition()
         self._over = False
         self._fault: str | None = None
         self._taken: deque[tuple[int, int]] = deque()  # (arrival, index) of frames in the model
         self._entered = 0
+        self._lengths: deque[int] = deque([1], maxlen=1 + settings.passes)  # of chunks, the newest last
         self._rows = 0
         self._round_began: int | None = None
         self._ages: list[float] = []
@@ -183,12 +185,13 @@ class LiveFrames(Iterator["Frame"]):
         """Wait until the next chunk can enter (False), or a round without one should run (True)."""
         self._observe()
         needed = self._needed(self._entered == 0)
+        lengths = self._settings.lengths if self._entered else (1,)
         with self._changed:
             waiting_since = self._clock()
             dropped = self._inbox.dropped
             while True:
                 now = self._clock()
-                step = self.intake.decide(now, self._inbox, needed, in_flight, self._over)
+                step = self.intake.decide(now, self._inbox, needed, in_flight, self._over, lengths)
                 if step != "wait":
                     break
                 if now - waiting_since > self._timeout * SECOND and not self._over:
@@ -198,6 +201,7 @@ class LiveFrames(Iterator["Frame"]):
                 self._changed.wait(self._settings.stall_seconds / 2)
             if step == "enter" and len(self._inbox):
                 self._entered += 1
+                self._lengths.append(self.intake.length)
                 oldest = self._inbox.oldest
                 assert oldest is not None
                 self._oldest_waiting = max(self._oldest_waiting, (self._clock() - oldest) / SECOND)
@@ -207,9 +211,14 @@ class LiveFrames(Iterator["Frame"]):
         if stalled:
             self._stalls += 1
             self._trace.record("wait", track="source", what="frames of the source")
-        self._rows = in_flight + (step == "enter")
+        working = in_flight + (step == "enter")
+        self._rows = sum(list(self._lengths)[-working:]) if working else 0
         self._round_began = self._clock()
         return step == "advance"
+
+    def length(self) -> int:
+        """Length of the chunk that enters, in multiples of the shortest."""
+        return self.intake.length
 
     def _observe(self) -> None:
         """Learn from the round that has just ended."""

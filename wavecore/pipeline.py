@@ -178,6 +178,7 @@ class Pipeline:
         shared: SharedDevice | None = None,
         streaming: StreamingSettings | None = None,
         hold: Callable[[int], bool] | None = None,
+        length: Callable[[], int] | None = None,
         trace: Trace | None = None,
     ) -> Session:
         """Render frames anew under a prompt, keeping their motion: as many frames out as in.
@@ -194,8 +195,8 @@ class Pipeline:
             highest of `streaming.noise` where that is given.
         streaming : StreamingSettings, optional
             Policies of a live source: noise, sinks, positions, chunk lengths.
-        hold : callable, optional
-            See `Session`.
+        hold, length : callable, optional
+            When the next chunk enters, and how many latent frames it has; see `Session`.
         placement : "local" or "layers"
             Where the work runs: here, or its layers over a ring of `devices` processes.
         devices : int
@@ -234,6 +235,7 @@ class Pipeline:
             trace=trace,
             restyling=restyling,
             hold=hold,
+            length=length,
             ring=shared if ring is None else ring,
         )
 

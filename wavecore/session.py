@@ -20,7 +20,7 @@ from wavecore.models.dit import TextContext
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.prompt import check_prompt
 from wavecore.restyling import Restyling
-from wavecore.rounds import NoiseLevel, Round, Rounds, Rules
+from wavecore.rounds import NoiseLevel, Round, Rounds, Rules, StreamBatch
 from wavecore.source import ChunkSource, to_uint8
 from wavecore.trace import Trace
 
@@ -99,6 +99,9 @@ class Session:
     hold : callable (chunks at work) -> bool, optional
         Asked before each round of a stream with a source: True runs a round in which no chunk enters, so that
         older ones go on while frames are missing.
+    length : callable () -> int, optional
+        Asked for the latent frames of each chunk before it is read from the source; the rules say it when not
+        given. Rounds "stream_batch" only.
     ring : Ring or SharedDevice, optional
         Runs the layers over several processes, or rounds together with those of other streams; they run here
         when not given.
@@ -123,6 +126,7 @@ class Session:
         trace: Trace | None = None,
         restyling: Restyling | None = None,
         hold: Callable[[int], bool] | None = None,
+        length: Callable[[], int] | None = None,
         ring: Ring | SharedDevice | None = None,
     ) -> None:
         self.model = model
@@ -149,7 +153,7 @@ class Session:
         self._flight: deque[Round] = deque()
         self._handoff = Handoff(levels, seed, latent_size, model.device)
         self._decoder = model.vae.stream_decoder()
-        self._restyling, self._hold = restyling, hold
+        self._restyling, self._hold, self._length = restyling, hold, length
         self._source = None
         if source is not None:
             measure = restyling is not None and restyling.on_pixels
@@ -261,9 +265,11 @@ class Session:
         """Have the frames of the next chunk encoded; False when there are none left."""
         if source.ready:
             return True
-        chunk = self._rounds.entered
-        with self.trace.span("encode", chunk=chunk):
-            return source.prepare(self._rules.frames(chunk))
+        chunk, rules = self._rounds.entered, self._rounds.rules
+        if self._length is not None and isinstance(rules, StreamBatch):
+            self._rounds.rules = rules = rules.resize(self._length(), self._rounds.index)
+        with self.trace.span("encode", chunk=chunk, frames=rules.frames(chunk)):
+            return source.prepare(rules.frames(chunk))
 
     def _admit(self, round: Round) -> None:
         """Give the chunks that enter the latest prompt and, when restyling, their source."""

@@ -74,9 +74,15 @@ def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
 
     stride = pipe.model.vae.temporal_factor
     ranks = settings.devices if settings.placement == "layers" else 1
+    longest = _longest_chunk(settings, pipe)
     frames = LiveFrames(
         source,
-        IntakeSettings(slo=settings.latency, passes=settings.steps * ranks, realtime=settings.realtime),
+        IntakeSettings(
+            slo=settings.latency,
+            passes=settings.steps * ranks,
+            realtime=settings.realtime,
+            lengths=(1,) if longest is None else tuple(range(1, longest + 1)),
+        ),
         lambda first: 1 if first else stride * (settings.chunk_latents or 1),
         settings.timeout,
     )
@@ -128,8 +134,14 @@ def _session(
         devices=settings.devices,
         streaming=_streaming(settings, pipe),
         hold=None if live is None else live.hold,
+        length=None if live is None or _longest_chunk(settings, pipe) is None else live.length,
         trace=trace,
     )
+
+
+def _longest_chunk(settings: RestyleSettings, pipe: Pipeline) -> int | None:
+    """Latent frames up to which the chunks of a live source may grow; None where their length is fixed."""
+    return pipe.model.defaults.chunk_frames if settings.live and settings.chunk_latents is None else None
 
 
 def _streaming(settings: RestyleSettings, pipe: Pipeline) -> StreamingSettings:
@@ -149,5 +161,6 @@ def _streaming(settings: RestyleSettings, pipe: Pipeline) -> StreamingSettings:
         sink_chunks=settings.sink_chunks,
         chunk_frames=settings.chunk_latents or (1 if settings.live else None),
         first_chunk_frames=1 if settings.live else None,
+        longest_chunk_frames=_longest_chunk(settings, pipe),
         position_limit=settings.position_limit,
     )

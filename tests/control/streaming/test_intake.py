@@ -15,12 +15,12 @@ CHUNK = 4
 class Simulation:
     """A source, an inbox, and a device that takes `seconds(rows)` for a round; `lag` ranks in a ring."""
 
-    def __init__(self, fps, seconds, passes, lag=1, slo=1.0, capacity=64, stalls=()):
+    def __init__(self, fps, seconds, passes, lag=1, slo=1.0, capacity=64, stalls=(), lengths=(1,)):
         self.clock, self.inbox = VirtualClock(), Inbox(capacity)
-        self.intake = Intake(IntakeSettings(slo=slo, passes=passes))
+        self.intake = Intake(IntakeSettings(slo=slo, passes=passes, lengths=lengths))
         self.seconds, self.passes, self.lag = seconds, passes, lag
         self.period, self.stalls = SECOND / fps, stalls
-        self.ages, self.queued, self.waits, self.emitted = [], [], 0, []
+        self.ages, self.queued, self.waits, self.emitted, self.chosen = [], [], 0, [], []
 
     def run(self, until):
         arrivals, count = self._arrivals(until), 0
@@ -38,19 +38,21 @@ class Simulation:
             over = following is None
             self.queued.append(len(self.inbox))
             needed = CHUNK if entered else 1
-            step = self.intake.decide(now, self.inbox, needed, len(rows), over)
+            lengths = self.intake.settings.lengths if entered else (1,)
+            step = self.intake.decide(now, self.inbox, needed, len(rows), over, lengths)
             if step == "wait":
                 self.waits += 1
                 stall = now + round_up(self.intake.settings.stall_seconds)
                 self.clock.wait(stall if following is None else min(stall, max(following, now + 1)))
                 continue
             if step == "enter" and len(self.inbox):
-                rows.append((round, self.inbox.take(needed)))
+                self.chosen.append((now / SECOND, self.intake.length))
+                rows.append((round, self.inbox.take(needed * self.intake.length)))
                 entered += 1
-            working = [row for row in rows if (round - row[0]) % self.lag == 0]
-            took = self.seconds(max(1, len(working)))
+            working = sum(-(-len(row[1]) // CHUNK) for row in rows if (round - row[0]) % self.lag == 0)
+            took = self.seconds(max(1, working))
             self.clock.wait(now + int(took * SECOND))
-            self.intake.observe(max(1, len(working)), took)
+            self.intake.observe(max(1, working), took)
             done = [row for row in rows if round - row[0] == (self.passes - 1) * self.lag]
             for row in done:
                 rows.remove(row)
@@ -85,6 +87,55 @@ def test_ten_minutes_of_overload_bound_age_and_queue_and_count_drops(passes, lag
     assert simulation.inbox.dropped + len(simulation.emitted) == simulation.arrived
     assert len(simulation.emitted) == pytest.approx(6000, rel=0.02)
     assert simulation.emitted == sorted(set(simulation.emitted))
+
+
+def test_longer_chunks_keep_up_where_short_ones_do_not():
+    """A pass reads parameters for 0.3 s: four frames a pass make 12 a second, twelve make 29."""
+
+    def seconds(rows):
+        return 0.3 + 0.03 * rows
+
+    fixed = Simulation(16, seconds, 1, slo=2.0).run(120)
+    free = Simulation(16, seconds, 1, slo=2.0, lengths=(1, 2, 3)).run(120)
+    assert fixed.inbox.dropped > 400 and free.inbox.dropped == 0
+    assert max(free.ages) < 2.0, "no frame is late"
+    assert {length for _, length in free.chosen} >= {1, 2}
+
+
+def test_the_length_follows_a_step_of_the_load_and_goes_back():
+    """The device is three times slower from 30 s to 60 s."""
+    slow = [1.0]
+    simulation = Simulation(16, lambda rows: slow[0] * (0.1 + 0.02 * rows), 1, slo=2.0, lengths=(1, 2, 3))
+    decide = simulation.intake.decide
+
+    def at(now, *arguments):
+        slow[0] = 3.0 if 30 <= now / SECOND < 60 else 1.0
+        return decide(now, *arguments)
+
+    simulation.intake.decide = at
+    simulation.run(90)
+    assert simulation.inbox.dropped == 0 and max(simulation.ages) < 2.0
+    during = [length for time, length in simulation.chosen if 32 <= time < 60]
+    around = [length for time, length in simulation.chosen if 1 <= time < 30 or time >= 65]
+    assert set(around) == {1}, "the least delay where short chunks keep up"
+    assert max(during) >= 2 and sum(during) / len(during) > 1.2
+
+
+def test_a_chunk_is_no_longer_than_what_has_arrived_and_its_deadline_allow():
+    def length(seconds, lengths=(1, 2, 3), frames=12):
+        intake, inbox = Intake(IntakeSettings(slo=1.0, lengths=(1, 2, 3))), Inbox(64)
+        for index in range(frames):
+            inbox.put(index, index * SECOND // 16)
+            intake.arrived(index * SECOND // 16)
+        intake.observe(1, seconds)
+        intake.observe(3, 3 * seconds)
+        assert intake.decide(12 * SECOND // 16, inbox, CHUNK, 0, False, lengths) == "enter"
+        return intake.length
+
+    assert length(0.01) == 3, "all that waits, if nothing is late"
+    assert length(0.1) == 2, "the first frame is due in 0.25 s"
+    assert length(0.01, frames=9) == 2
+    assert length(0.01, lengths=(1,)) == 1
 
 
 @pytest.mark.parametrize("passes", [1, 2, 4])

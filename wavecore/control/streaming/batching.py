@@ -167,6 +167,10 @@ class BatchingController:
         left = [row[length if index in taken else 0 :] for index, row in enumerate(waiting)]
         return all(row[0] >= following for row in left if len(row) >= length)
 
+    def in_time(self, now: int, length: int, deadlines: Sequence[int]) -> bool:
+        """Whether a chunk of `length` that begins now, by itself, is complete when its first frame is due."""
+        return now + self._delay(length, 1) <= deadlines[0]
+
     def _delay(self, length: int, batch: int) -> int:
         """Nanoseconds from the start of a chunk's first pass to the end of its last."""
         return round(self.settings.passes * self.seconds(length, batch) * SECOND)

@@ -64,6 +64,11 @@ class Inbox(Generic[Frame]):
         """Arrival of the frame that has waited longest."""
         return self._waiting[0].time if self._waiting else None
 
+    @property
+    def times(self) -> list[int]:
+        """Arrivals of the frames that wait, oldest first."""
+        return [arrival.time for arrival in self._waiting]
+
     def put(self, frame: Frame, time: int) -> int:
         """Add a frame that arrived at `time`; returns how many frames were dropped for it."""
         if self._waiting and time < self._waiting[-1].time:

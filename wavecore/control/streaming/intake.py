@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from wavecore.control.clock import SECOND
-from wavecore.control.streaming.cost import CostModel
+from wavecore.control.streaming.batching import BatchingController, BatchingSettings
 from wavecore.control.streaming.inbox import Inbox
 from wavecore.errors import UsageError
 
@@ -29,12 +29,15 @@ class IntakeSettings:
         Drop frames of the source rather than fall behind it.
     stall_seconds : float
         Without a new frame for so long, chunks at work go on without waiting for more.
+    lengths : tuple of int
+        What the length of a chunk is chosen from, T, rising, in multiples of the shortest chunk.
     """
 
     slo: float = 1.0
     passes: int = 1
     realtime: bool = True
     stall_seconds: float = 0.5
+    lengths: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         for name in ("slo", "passes", "stall_seconds"):
@@ -49,19 +52,27 @@ class Intake:
     if passes are short enough that every chunk can be taken through all levels by itself, which gives the
     least delay; otherwise all levels wait for it and run as one batch, which gives the most frames a second.
 
+    The length of a chunk is the shortest that keeps up with the source (`BatchingController`); longer than
+    that where more frames wait, as far as they have arrived and no frame gets late by it.
+
     Parameters
     ----------
     settings : IntakeSettings
 
     Attributes
     ----------
-    cost : CostModel
-        Seconds of a round by the rows in it.
+    controller : BatchingController
+        Learns what a round costs by the rows in it, and chooses lengths.
+    length : int
+        Of the chunk that enters, in multiples of the shortest.
     """
 
     def __init__(self, settings: IntakeSettings) -> None:
         self.settings = settings
-        self.cost = CostModel()
+        self.controller = BatchingController(
+            BatchingSettings(lengths=settings.lengths, max_batch=1, passes=settings.passes)
+        )
+        self.length = settings.lengths[0]
         self._last_arrival: int | None = None
         self._interval = 0.0  # seconds between frames
 
@@ -73,11 +84,22 @@ class Intake:
         self._last_arrival = now
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Take note of a round of `rows` noise levels, encoding and decoding included."""
-        if rows and seconds > 0:
-            self.cost.observe(rows, seconds)
+        """Take note of a round, encoding and decoding included.
 
-    def decide(self, now: int, inbox: Inbox[Any], needed: int, in_flight: int, over: bool) -> Step:
+        `rows` counts noise levels, each as often as its chunk is longer than the shortest.
+        """
+        if rows and seconds > 0:
+            self.controller.cost.observe(rows, seconds)
+
+    def decide(
+        self,
+        now: int,
+        inbox: Inbox[Any],
+        needed: int,
+        in_flight: int,
+        over: bool,
+        lengths: tuple[int, ...] = (1,),
+    ) -> Step:
         """Choose what to do now; thins the inbox when a chunk enters that it has fallen behind.
 
         Parameters
@@ -86,15 +108,18 @@ class Intake:
             Nanoseconds.
         inbox : Inbox
         needed : int
-            Frames of the next chunk.
+            Frames of the shortest chunk that may be next.
         in_flight : int
             Chunks at work.
         over : bool
             Whether the source has ended.
+        lengths : tuple of int
+            That the next chunk may have, in multiples of the shortest.
         """
         if over or len(inbox) >= needed:
-            if self.settings.realtime and self._behind(now, inbox, needed):
-                inbox.thin(needed)
+            self.length = self._choose_length(now, inbox, needed, lengths)
+            if self.settings.realtime and self._behind(now, inbox, needed * self.length):
+                inbox.thin(needed * self.length)
             return "enter"
         if in_flight and (self._stalled(now) or self.one_by_one(needed)):
             return "advance"
@@ -102,19 +127,34 @@ class Intake:
 
     def one_by_one(self, needed: int) -> bool:
         """Whether every chunk of `needed` frames can go through all levels before the next one is there."""
-        if not self.cost.observations or not self._interval:
+        cost = self.controller.cost
+        if not cost.observations or not self._interval:
             return True
-        return self.settings.passes * self.cost.predict(1) <= _BUSY * needed * self._interval
+        return self.settings.passes * cost.predict(1) <= _BUSY * needed * self._interval
+
+    def _choose_length(self, now: int, inbox: Inbox[Any], needed: int, lengths: tuple[int, ...]) -> int:
+        fitting = [length for length in lengths if length * needed <= len(inbox)]
+        if len(fitting) < 2 or not self._interval or not self.controller.cost.observations:
+            return lengths[0]
+        slo = round(self.settings.slo * SECOND)
+        deadlines = [arrival + slo for arrival in inbox.times[::needed]][: len(inbox) // needed]
+        decision = self.controller.decide(now, [deadlines], 1 / (self._interval * needed))
+        least = 1 if decision is None else decision.length
+        return max(
+            (length for length in fitting if self.controller.in_time(now, length, deadlines)), default=least
+        )
 
     def _behind(self, now: int, inbox: Inbox[Any], needed: int) -> bool:
         """Whether a further chunk waits already, or what waits will be late."""
         if len(inbox) <= needed:
             return False
-        if len(inbox) >= 2 * needed or not self.cost.observations:
+        cost = self.controller.cost
+        if len(inbox) >= 2 * needed or not cost.observations:
             return len(inbox) >= 2 * needed
         oldest = inbox.oldest
         assert oldest is not None
-        done = now + round(self.settings.passes * self.cost.predict(self.settings.passes) * SECOND)
+        rows = self.settings.passes * self.length
+        done = now + round(self.settings.passes * cost.predict(rows) * SECOND)
         return done - oldest > self.settings.slo * SECOND
 
     def _stalled(self, now: int) -> bool:

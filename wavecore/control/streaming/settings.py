@@ -28,6 +28,8 @@ class StreamingSettings:
         Cosine below which an adaptive sink is replaced.
     chunk_frames, first_chunk_frames : int, optional
         Latent frames of a chunk, and of the first one.
+    longest_chunk_frames : int, optional
+        Latent frames of the longest chunk, where their length is chosen while the stream runs.
     history : int, optional
         Chunks before a chunk that it reads, besides the sinks.
     position_limit : int, optional
@@ -42,6 +44,7 @@ class StreamingSettings:
     sink_threshold: float = 0.2
     chunk_frames: int | None = None
     first_chunk_frames: int | None = None
+    longest_chunk_frames: int | None = None
     history: int | None = None
     position_limit: int | None = None
     position_reset: Literal["bounded", "published"] = "bounded"
@@ -58,6 +61,7 @@ class StreamingSettings:
         given = {
             "chunk_frames": self.chunk_frames,
             "first_chunk_frames": self.first_chunk_frames,
+            "longest_chunk_frames": self.longest_chunk_frames,
             "history": self.history,
             "position_limit": self.position_limit,
             "anchor_chunks": 0 if self.sinks == "off" else self.sink_chunks,
