@@ -12,8 +12,9 @@ def test_invariants_hold():
 
 @pytest.mark.slow
 def test_invariants_hold_in_many_sequences():
-    Machine.events = Machine.sequences = 0
+    Machine.events = Machine.sequences = Machine.cuts = Machine.kept = 0
     check(2_500, 60, database=None)  # 45 to 60 events come of a sequence
-    print(f"{Machine.events} events in {Machine.sequences} sequences")
+    print(f"{Machine.events} events in {Machine.sequences} sequences, {Machine.cuts} cuts")
     assert Machine.events >= 100_000
     assert Machine.sequences >= 1_000
+    assert Machine.cuts >= 1_000 and Machine.kept >= 100, "waves are cut, also behind chunks in flight"

@@ -8,6 +8,7 @@ from support.stream_machine import check
 
 from wavecore.control.speculative import Controller
 from wavecore.control.speculative import events as ev
+from wavecore.control.speculative.dispatch import Dispatcher
 from wavecore.control.speculative.guards import Guards
 from wavecore.control.speculative.playback import Playback
 from wavecore.control.speculative.state import State
@@ -44,7 +45,7 @@ def launch_beside_a_job(patch):
     def twice(self, event):
         outputs = handle(self, event)
         if self.state.job is not None and not self.closed and self.playback.begun:
-            self._dispatch(self._time)
+            self.dispatcher.dispatch(self._time)
         return outputs
 
     patch.setattr(Controller, "handle", twice)
@@ -71,6 +72,32 @@ def accept_callbacks_of_other_jobs(kind):
         patch.setattr(Controller, name, any_job)
 
     return mutation
+
+
+def cut_before_anything_is_there(patch):
+    patch.setattr(Dispatcher, "may_cut", lambda self, job: self._playback.begun)
+
+
+def cut_within_a_chunk(patch):
+    cut = Guards.cut
+    patch.setattr(Guards, "cut", lambda self, job, time, every: cut(self, job, time, 1))
+
+
+def cut_without_regard_to_what_goes_on(patch):
+    patch.setattr(Guards, "late_in_flight", lambda self, job, position: 0)
+
+
+def cut_within_what_a_job_builds_on(patch):
+    cut = Guards.cut
+
+    def anywhere(self, job, time, every):
+        self._state.locked = 0
+        position, rejected = cut(self, job, time, every)
+        self._state.locked = job.position
+        return position, rejected
+
+    patch.setattr(Guards, "cut", anywhere)
+    patch.setattr(Guards, "in_time", lambda self, position, time: 0)
 
 
 def lose_a_position_of_playback(patch):
@@ -128,6 +155,10 @@ MUTATIONS = {
     "3 two jobs": launch_beside_a_job,
     "3 deadlines": launch_without_regard_to_deadlines,
     "3 refill": refill_at_any_time,
+    "1 cut: locked positions": cut_within_what_a_job_builds_on,
+    "3 cut: what goes on": cut_without_regard_to_what_goes_on,
+    "3 cut: chunks": cut_within_a_chunk,
+    "3 cut: first chunk": cut_before_anything_is_there,
     "4 stale ready": accept_callbacks_of_other_jobs(ev.Ready),
     "4 stale finish": accept_callbacks_of_other_jobs(ev.Finish),
     "5 cursor": lose_a_position_of_playback,

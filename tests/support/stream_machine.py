@@ -39,6 +39,10 @@ ADAPTERS = st.one_of(
     st.builds(LatentInput, st.integers(2, 6)),
     st.builds(lambda group, more: Keyframes(group + more, group=group), st.integers(1, 3), st.integers(1, 5)),
 )
+WAVES = st.tuples(
+    st.one_of(st.builds(RetainedPrefix, st.integers(3, 9)), st.builds(CleanPrefill, st.integers(3, 9))),
+    st.integers(1, 3),
+)
 SECONDS = st.sampled_from([0.05, 0.1, 0.25, 0.4])
 DURATIONS = st.sampled_from([Fraction(1, 4), Fraction(4, 30), Fraction(1, 16), 0.1])
 PARTS = st.sampled_from([ev.LATENT, ev.CONTEXT, ev.PIXELS, ev.SNAPSHOT, ev.LATENT | ev.CONTEXT])
@@ -51,10 +55,10 @@ MOSTLY = st.sampled_from([WHOLE, WHOLE, WHOLE, *LACKING])
 class Machine(RuleBasedStateMachine):
     """Random events against a `World`."""
 
-    events = sequences = 0
+    events = sequences = cuts = kept = 0
 
     @initialize(
-        adapter=ADAPTERS,
+        calls=st.tuples(ADAPTERS, st.none()) | WAVES,  # adapter, and positions after which a call can be cut
         duration=DURATIONS,
         firsts=st.lists(SECONDS, max_size=4),
         fallback=st.sampled_from(FALLBACKS),
@@ -68,7 +72,7 @@ class Machine(RuleBasedStateMachine):
     )
     def build(
         self,
-        adapter,
+        calls,
         duration,
         firsts,
         fallback,
@@ -80,6 +84,7 @@ class Machine(RuleBasedStateMachine):
         underrun_rate,
         warmup,
     ):
+        adapter, cut_every = calls
         chosen = Settings(
             adapter=adapter,
             group_seconds=duration,
@@ -88,6 +93,7 @@ class Machine(RuleBasedStateMachine):
             commit_lead=commit_lead,
             job_timeout=2.0,
             failure_limit=4,
+            cut_every=cut_every,
         )
         priors = None if prior is None else [prior + per_group * m for m in range(adapter.latents)]
         estimator = QuantileEstimator(
@@ -108,7 +114,7 @@ class Machine(RuleBasedStateMachine):
     def missing_groups(self):
         """Groups of the active job of which something may still come."""
         first = self.job.position
-        for group in range(self.job.groups):
+        for group in range(-self.job.kept, self.job.groups):
             content = self.world.contents.get(first + group)
             if content is not None and content.parts | ev.PIXELS * content.late != ev.COMPLETE:
                 yield group
@@ -165,8 +171,15 @@ class Machine(RuleBasedStateMachine):
         for group in list(self.missing_groups())[:groups]:
             self.send(ev.Ready, number, group, parts)
 
+    @precondition(lambda self: self.job is not None and self.world.settings.cut_every is not None)
+    @rule(groups=st.integers(0, 5), condition=st.sampled_from("ABCDE"), parts=MOSTLY)
+    def update_a_wave(self, groups, condition, parts):
+        """A new condition finds a call that can be cut in the middle of its work."""
+        self.make_groups(groups, parts)
+        self.send(ev.Update, condition)
+
     @precondition(lambda self: self.job is not None)
-    @rule(group=st.integers(-1, 7), parts=PARTS)
+    @rule(group=st.integers(-3, 7), parts=PARTS)
     def make_a_part(self, group, parts):
         """Parts of any group, in any order, also twice, also of no group of the job."""
         self.send(ev.Ready, self.job.number, group, parts)
@@ -217,6 +230,8 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "world"):
+            type(self).cuts += self.world.kinds["cut"]
+            type(self).kept += self.world.kinds["kept"]
             self.send(ev.Close)
             self.send(ev.Update, "after close")
 

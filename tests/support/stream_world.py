@@ -1,63 +1,28 @@
 """The outside of a controller, for tests: workers, cache, decoder and screen, and what must hold for them.
 
 `World` performs the outputs of a controller on contents of its own and checks every one against the eight
-invariants of the specification. It shares no logic with the controller: deadlines, feasibility, coverage
-and counts are worked out anew from the settings and the outputs.
+invariants of the specification. It shares no logic with the controller.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from fractions import Fraction
 
-from wavecore.control.clock import SECOND, nanoseconds
-from wavecore.control.speculative import Controller
+from support.stream_contents import Call, Content, Contents
+
 from wavecore.control.speculative import events as ev
 
 JOB_EVENTS = (ev.Ready, ev.Finish, ev.Failed, ev.Cancelled)
 
 
 @dataclass
-class Content:
-    """What a position holds; (job, group) stands for the data itself."""
-
-    job: int
-    group: int
-    version: int
-    parts: int = 0
-    late: bool = False
-
-    @property
-    def token(self):
-        return self.job, self.group
-
-
-@dataclass
-class Call:
-    """A launched job."""
-
-    launch: ev.Launch
-    prefix: dict  # token of every position it attends to
-    conditions: object = None
-
-
-@dataclass
-class World:
+class World(Contents):
     """Drive with `send`; read `contents`, `committed` and `shown`."""
 
-    controller: Controller
-    contents: dict = field(default_factory=dict)  # valid, by position; shown ones stay
-    shelf: dict = field(default_factory=dict)
     committed: dict = field(default_factory=dict)
     shown: list = field(default_factory=list)
-    calls: dict = field(default_factory=dict)
-    active: int | None = None
     time: int = 0
-    cursor: int = 0
-    irrevocable: int = 0
-    empty: list = field(default_factory=list)  # ranges announced to stay empty
-    start: int | None = None
     frozen: bool = False
     closed: bool = False
     events: int = 0
@@ -67,64 +32,7 @@ class World:
     arrivals: dict = field(default_factory=dict)
     settled: dict = field(default_factory=dict)
     ready_times: dict = field(default_factory=dict)
-    floor: int = 0  # everything before it is shown or left empty, and complete
-
-    def __post_init__(self):
-        self.settings = self.controller.settings
-        self.adapter = self.settings.adapter
-        self.commit_lead = nanoseconds(self.settings.commit_lead)
-        self.firsts = [nanoseconds(s) for s in self.settings.first_group_seconds]
-
-    # -- what follows from the settings ---------------------------------------------------
-
-    def offset(self, position):
-        firsts = self.firsts[:position]
-        rest = Fraction(self.settings.group_seconds).limit_denominator(10**6) * (position - len(firsts))
-        return sum(firsts) + int(rest * SECOND)
-
-    def due(self, position):
-        return self.start + self.offset(position)
-
-    def is_empty(self, position):
-        return any(first <= position < end for first, end in self.empty)
-
-    def has(self, position, parts):
-        content = self.contents.get(position)
-        return content is not None and content.parts & parts == parts
-
-    def filled(self, first, end):
-        """Positions in [first, end) that were not announced to stay empty."""
-        while first < end:
-            gap = max((e for f, e in self.empty if f <= first < e), default=None)
-            if gap is None:
-                yield first
-            first = gap or first + 1
-
-    def feasible(self, position, time):
-        """F_j, worked out from the contents; not if only the rounding of deadlines makes it so."""
-        adapter, guards = self.adapter, self.controller.guards
-        if not all(self.has(before, adapter.needs) for before in self.filled(self.floor, position)):
-            return False
-        if not all(self.has(before, ev.PIXELS) for before in self.filled(self.cursor, position)):
-            return False
-        if not self.decodable(position) or position % adapter.phase or position < self.irrevocable:
-            return False
-        rounding = 2 * self.controller.state.plan.rounding
-        return self.in_time(position, time, guards, rounding)
-
-    def decodable(self, position):
-        if not self.adapter.carries_decoder or position == 0 or self.is_empty(position - 1):
-            return True
-        return self.has(position - 1, ev.SNAPSHOT)
-
-    def in_time(self, position, time, guards, tolerance=0):
-        if guards.latencies is None:
-            return False
-        trimmed = self.adapter.trimmed(position)
-        return all(
-            time + latency + guards.margin + self.commit_lead + tolerance <= self.due(position + m)
-            for m, latency in enumerate(guards.latencies[trimmed:])
-        )
+    cut: Call | None = None  # the call that the event at hand has cut
 
     # -- driving --------------------------------------------------------------------------
 
@@ -136,7 +44,7 @@ class World:
         self.events += 1
         self.time = max(self.time, event.time) if not was_closed else self.time
         outputs = controller.handle(event)
-        self.outputs, self.event = outputs, event
+        self.outputs, self.event, self.cut = outputs, event, None
         if was_closed:
             assert [type(o) for o in outputs] == [ev.Ignored], "after close nothing happens"
             return outputs
@@ -162,24 +70,22 @@ class World:
             )
             assert any(isinstance(o, ev.Ignored) for o in outputs), "a stale callback is not in the log"
         elif not isinstance(event, ev.Ready):
-            call = self.calls[was_active]
-            for position, token in call.prefix.items():  # invariants 1 and 2, while it ran
-                assert self.contents[position].token == token, f"position {position} changed under a job"
-            self.active = None
-            self._lose_incomplete(call)
+            self._lose_incomplete(self._end_call())
+
+    def _end_call(self):
+        call = self.calls[self.active]
+        for position, token in (call.prefix | call.in_flight).items():  # invariants 1 and 2, while it ran
+            assert self.contents[position].token == token, f"position {position} changed under a job"
+        self.active = None
+        return call
 
     def _lose_incomplete(self, call):
         """What is irrevocable and can no longer be completed stays a gap in the context."""
-        positions = range(call.launch.position, call.launch.position + call.launch.groups)
-        broken = next((p for p in positions if not self._complete(p)), None)
+        launch = call.launch
+        positions = range(launch.position - launch.kept, launch.position + launch.groups)
+        broken = next((p for p in positions if not self.is_complete(p)), None)
         if broken is not None and broken < self.irrevocable:
             self.empty.append((broken, self.irrevocable))
-
-    def _complete(self, position):
-        content = self.contents.get(position)
-        return content is not None and content.parts & self.adapter.parts == self.adapter.parts & ~(
-            ev.PIXELS * content.late
-        )
 
     def _expected_of_a_tick(self, outputs):
         """Invariants 6 and 8: a position that is due is shown or reported missing."""
@@ -203,18 +109,39 @@ class World:
         assert launch.groups == adapter.playable(position) > 0
         assert position % adapter.phase == 0
         self._check_reason(launch)
+        in_flight = self._check_cut(launch)
         prefix = {}
-        for before in self.filled(self.floor, position):  # 2, 5
+        for before in self.filled(self.floor, position - launch.kept):  # 2, 5
             assert self.has(before, adapter.needs), f"position {before} is not there to continue from"
             prefix[before] = self.contents[before].token
-        assert self.decodable(position), "decoding cannot go on here without redoing delivered frames"  # 7
+        if not launch.kept:
+            assert self.decodable(position), "decoding cannot go on here without redoing frames"  # 7
         assert not [p for p in self.contents if p >= position], "the replaceable suffix is still valid"  # 2
         self.empty = [(f, min(e, position)) for f, e in self.empty if f < position]
-        self.calls[launch.job] = Call(launch, prefix)
+        self.calls[launch.job] = Call(launch, prefix, in_flight)
+        self.kinds["kept"] += launch.kept > 0
         self.active = launch.job
         self.sampled += launch.groups
         for group in range(launch.groups):
             self.contents[position + group] = Content(launch.job, group, launch.version)
+
+    def _check_cut(self, launch):
+        """A call that is cut goes on between two of its chunks; returns what it still makes."""
+        if self.cut is None:
+            assert not launch.kept, "a call goes on that was not cut"
+            return {}
+        old, position, first = self.cut.launch, launch.position, launch.position - launch.kept
+        assert launch.reason == "pending"
+        assert position >= old.position, "what a running call builds on would be overwritten"  # 1
+        if not launch.kept:
+            return {}
+        assert (position - old.position) % self.settings.cut_every == 0, "a cut within a chunk"
+        assert self.flight_in_time(old, position), "what goes on cannot come in time"  # 3
+        flight = {p: self.contents[p] for p in range(first, position)}
+        assert all(c.job == old.job or p in self.cut.in_flight for p, c in flight.items()), (
+            "something goes on that was not being made"
+        )
+        return {p: content.token for p, content in flight.items()}
 
     def _check_reason(self, launch):
         position, time = launch.position, launch.time
@@ -227,7 +154,7 @@ class World:
             decision = next(o for o in self.outputs if isinstance(o, ev.Decision) and o.position == position)
             assert coverage <= decision.lead or self.fell_back("drop"), "a refill before its time"  # 3
         if launch.reason in ("pending", "refill"):
-            assert self.in_time(position, time, self.controller.guards), "a deadline cannot be met"  # 3
+            assert self.in_time(position, time), "a deadline cannot be met"  # 3
         if launch.reason == "late":
             assert self.fell_back("freeze") or self.fell_back("drop"), (
                 "a late launch without its fallback"
@@ -241,15 +168,16 @@ class World:
         assert isinstance(event, ev.Ready) and event.job == publish.job == self.active  # 4
         launch = self.calls[publish.job].launch
         assert publish.position == launch.position + event.group  # 5
-        assert 0 <= event.group < launch.groups
+        assert -launch.kept <= event.group < launch.groups
         content = self.contents[publish.position]
-        assert content.token == (publish.job, event.group)
+        in_flight = self.calls[publish.job].in_flight
+        assert content.token == in_flight.get(publish.position, (publish.job, event.group))  # 1
         assert not content.parts & publish.parts, "published twice"  # 1
         assert not publish.parts & ~event.parts, "published more than was ready"
         if publish.parts & ev.PIXELS:
             assert publish.position not in self.committed, "a committed position was overwritten"  # 1
             assert not content.late
-            self.ready_times[publish.position, publish.job] = publish.time
+            self.ready_times[publish.position, content.job] = publish.time
             if self.start is not None and publish.time > self.due(publish.position) - self.commit_lead:
                 missed = [o for o in self.outputs if isinstance(o, ev.Missed)]
                 assert [m.position for m in missed] == [publish.position], "a missed deadline unlogged"  # 8
@@ -290,23 +218,9 @@ class World:
             self.empty.append((position, position + groups))
         for p in [p for p in self.contents if position <= p < position + groups]:
             self.contents[p].late = True
-        self.empty = [piece for first, end in self.empty for piece in self._without_contents(first, end)]
+        self.empty = [piece for first, end in self.empty for piece in self.without_contents(first, end)]
         self.cursor = position + groups
         self.irrevocable = max(self.irrevocable, self.cursor)
-
-    def _without_contents(self, first, end):
-        """The parts of [first, end) in which nothing lies that may still become complete."""
-        held = sorted(
-            p
-            for p, c in self.contents.items()
-            if first <= p < end and (c.job == self.active or self._complete(p))
-        )
-        pieces = []
-        for p in held:
-            if first < p:
-                pieces.append((first, p))
-            first = p + 1
-        return [*pieces, (first, end)] if first < end else pieces
 
     def _on_discard(self, discard):
         first, end = discard.first, discard.end
@@ -315,7 +229,8 @@ class World:
             assert end == first + 1 == first + discard.groups and self.contents[first].late
             return
         keeps = self.settings.fallback in ("stale", "retarget")
-        source = self.shelf if discard.reason == "replaced" and keeps else self.contents
+        shelved = keeps and bool(self.shelf)  # a call that is cut has what it had not made replaced at once
+        source = self.shelf if discard.reason == "replaced" and shelved else self.contents
         if discard.reason == "closed":
             self.closed = True
             source = (
@@ -356,7 +271,8 @@ class World:
         assert positions == sorted(positions)
         for rejection in decision.rejected:
             assert not self.feasible(rejection.position, decision.time), "rejected although feasible"
-            assert (rejection.short > 0) == (rejection.guard == "deadline")
+            in_flight = rejection.guard == "cover" and rejection.position > self.controller.state.end
+            assert (rejection.short > 0) == (rejection.guard == "deadline" or in_flight)
         if decision.reason == "pending" and decision.position is not None:
             for position in range(max(self.cursor, decision.position - 50), decision.position):
                 assert not self.feasible(position, decision.time), "an earlier position was feasible"
@@ -408,8 +324,17 @@ class World:
         assert (accepted.version, accepted.condition) == (self.controller.version, self.event.condition)
 
     def _on_jobend(self, end):
-        assert isinstance(self.event, ev.Finish | ev.Failed | ev.Cancelled) and end.job == self.event.job
         assert end.start == self.calls[end.job].launch.time
+        if end.outcome == "cut":
+            assert self.settings.cut_every is not None and end.job == self.active
+            assert any(isinstance(o, ev.Launch) for o in self.outputs), "a call was cut for nothing"
+            self.cut = self._end_call()
+            self.kinds["cut"] += 1
+            launch = self.cut.launch
+            there = self.has(launch.position, ev.PIXELS) or launch.position < self.cursor
+            assert launch.reason != "pending" or there, "a condition was cut before anything of it was there"
+        else:
+            assert isinstance(self.event, ev.Finish | ev.Failed | ev.Cancelled) and end.job == self.event.job
 
     def _on_ignored(self, ignored):
         assert ignored.reason
@@ -433,7 +358,7 @@ class World:
         if self.closed:
             assert set(self.arrivals) == set(self.settled), "an update without a fate"  # 8
             return
-        self._raise_floor()
+        self.raise_floor()
         opened = {record.version for record in controller.open_records}
         assert opened == set(self.arrivals) - set(self.settled)  # 8
         if state.version >= 0:
@@ -454,10 +379,3 @@ class World:
         assert sum(totals.discarded.values()) + totals.bootstrap_discarded == self.discarded
         assert totals.ignored == self.kinds["Ignored"]
         assert totals.missed_deadlines == self.kinds["Missed"]
-
-    def _raise_floor(self):
-        while self.floor < self.cursor:
-            gap = next((end for first, end in self.empty if first <= self.floor < end), None)
-            if gap is None and not self._complete(self.floor):
-                return
-            self.floor = min(gap or self.floor + 1, self.cursor)

@@ -36,6 +36,11 @@ def nanoseconds(seconds: float | Fraction, name: str = "seconds") -> int:
     return round(seconds * SECOND)
 
 
+def in_milliseconds(time: int) -> str:
+    """Nanoseconds as people read them."""
+    return f"{time / MILLISECOND:.1f} ms"
+
+
 class Clock(Protocol[Item]):
     """A clock with a queue. Control code that sees time through it alone can run in virtual time."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from wavecore.control.clock import MILLISECOND, nanoseconds
+from wavecore.control.clock import in_milliseconds
 from wavecore.control.speculative.accounting import Totals, UpdateRecord
+from wavecore.control.speculative.dispatch import NOTHING, Dispatcher
 from wavecore.control.speculative.estimators import Estimator
 from wavecore.control.speculative.events import (
     COMPLETE,
@@ -15,22 +16,17 @@ from wavecore.control.speculative.events import (
     Cancel,
     Cancelled,
     Close,
-    Decision,
     Ended,
     Event,
     Failed,
-    FellBack,
     Finish,
     Ignored,
     JobEnd,
-    Launch,
     Output,
     Publish,
     Ready,
-    Rejection,
     Restore,
     Settled,
-    Shelve,
     Tick,
     Update,
     Wake,
@@ -39,7 +35,7 @@ from wavecore.control.speculative.guards import Guards
 from wavecore.control.speculative.ledger import Ledger
 from wavecore.control.speculative.playback import Playback
 from wavecore.control.speculative.settings import Settings
-from wavecore.control.speculative.state import Horizon, Job, Prediction, State
+from wavecore.control.speculative.state import Horizon, Job, State
 
 
 class Controller:
@@ -68,14 +64,12 @@ class Controller:
         self._estimator = estimator
         self._ledger = Ledger()
         self.playback = Playback(settings, self.state, self.guards, estimator, self._ledger)
+        self.dispatcher = Dispatcher(settings, self.state, self.guards, self.playback, self._ledger)
         self._out: list[Output] = []
         self._time = 0
         self._asked = 0  # when the first condition was
-        self._jobs = 0
         self._failures = 0  # in a row
-        self._made: Any = _NOTHING  # condition of the latest launch
-        self._refill_time = 0  # as of the latest dispatch
-        self._timeout = nanoseconds(settings.job_timeout)
+        self._cut_every = settings.cut_every
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             Update: self._update,
             Ready: self._ready,
@@ -102,17 +96,20 @@ class Controller:
         state.seq += 1
         time = event.time
         if time < self._time:
-            self._ignore(event, self._time, f"its clock is {_ms(self._time - time)} behind; it happens now")
+            self._ignore(
+                event, self._time, f"its clock is {in_milliseconds(self._time - time)} behind; it happens now"
+            )
             time = self._time
         self._time = time
         self._handlers[type(event)](event, time)
         if not self.closed:
             if self.playback.frozen:
                 self.playback.resume(time)
-            if state.job is None and state.version >= 0:
-                self._dispatch(time)
-            elif state.pending and self.settings.cut_every is not None:
-                self._cut(time)
+            if state.job is None:
+                if state.version >= 0:
+                    self.dispatcher.dispatch(time)
+            elif state.pending and self._cut_every is not None:
+                self.dispatcher.cut(state.job, self._cut_every, time)
         return out
 
     @property
@@ -128,7 +125,8 @@ class Controller:
             return None
         if job is not None:
             return None if job.told_to_end else job.timeout
-        return self._refill_time if self._refill_time > self._time else None
+        refill_time = self.dispatcher.refill_time
+        return refill_time if refill_time > self._time else None
 
     @property
     def state_name(self) -> str:
@@ -176,9 +174,11 @@ class Controller:
             self._ledger.settle(replaced, "superseded", time, state.version)
         self._ledger.arrive(state.version, time)
         # What comes last in B, or is being made, may follow this condition already.
-        state.pending = not _same(condition, self._made)
+        state.pending = not _same(condition, self.dispatcher.made)
         if not state.pending:
             self._ledger.settle(state.version, "identical", time, replaced)
+        elif self._cut_every is not None and state.job is not None:
+            self._refresh(time)  # the end of the job may be far
 
     def _ready(self, event: Ready, time: int) -> None:
         state, job, group = self.state, self.state.job, event.group
@@ -210,7 +210,7 @@ class Controller:
             self._lost(job, time, "it ended before all groups were ready")
             return
         self._failures = 0
-        self._let_go_of_shelf(time, job.version)
+        self.dispatcher.give_up_shelf(job.version, time)
         if not self.playback.begun:
             self.playback.begin(self._asked, time)
 
@@ -232,107 +232,16 @@ class Controller:
             self._ignore(event, time, nothing)
         state = self.state
         if state.shelf and state.job is not None and state.irrevocable > state.job.position:
-            self._let_go_of_shelf(time, state.job.version)  # it can no longer be restored as a whole
+            self.dispatcher.give_up_shelf(state.job.version, time)  # it can no longer be restored as a whole
 
     def _wake(self, event: Wake, time: int) -> None:
         job = self.state.job
         if job is not None and time >= job.timeout and not job.told_to_end:
             job.told_to_end = True
-            self._out.append(Cancel(time, job.number, f"no end after {_ms(time - job.start)}"))
+            self._out.append(Cancel(time, job.number, f"no end after {in_milliseconds(time - job.start)}"))
 
     def _close(self, event: Close, time: int) -> None:
         self._end(time, "closed")
-
-    # -- dispatch ------------------------------------------------------------------------
-
-    def _dispatch(self, time: int) -> None:
-        """Launch a call, if there is a reason to and a feasible position."""
-        if not self.playback.begun:
-            self._decide("bootstrap", 0, [], time)
-            self._launch(0, "bootstrap", 0, time)
-            return
-        self._refill_time = self.guards.refill_time()
-        refill = time >= self._refill_time
-        if self.state.pending:
-            position, rejected = self.guards.earliest(time)
-            if position is not None or not refill:
-                self._decide("pending", position, rejected, time)
-            if position is not None:
-                self._launch(position, "pending", len(rejected), time)
-            elif refill:
-                self._launch_late(rejected, time)
-        elif refill:
-            position = self.guards.append()
-            rejection = self.guards.check(position, time)
-            if rejection is None:
-                self._decide("refill", position, [], time)
-                self._launch(position, "refill", 0, time)
-            else:
-                self._launch_late([rejection], time)
-
-    def _launch_late(self, rejected: list[Rejection], time: int) -> None:
-        """Refill where no deadline can be met any more: waiting would only make it later."""
-        state, guards = self.state, self.guards
-        position, phase = guards.append(), self.settings.adapter.phase
-        kind = "drop" if self.settings.fallback == "drop" or position > state.end else "freeze"
-        if self.settings.fallback == "drop" and guards.latencies is not None:
-            position = max(position, state.plan.position_from(time + guards.need(position)))
-            position += -position % phase
-        self._decide("late", position, rejected, time)
-        state.leave_empty(position)
-        self._fall_back(kind, position, f"late by {_ms(max(guards.in_time(position, time), 0))}", time)
-        self._launch(position, "late", len(rejected), time)
-
-    def _cut(self, time: int) -> None:
-        """Let a pending version take the place of what the active job has not made, if that is feasible."""
-        state, job = self.state, self.state.job
-        if job is None or job.told_to_end or not self.playback.begun:
-            return
-        if job.reason == "pending" and state.pixels_end <= job.position:
-            return  # or updates that come faster than calls would never show anything
-        assert self.settings.cut_every is not None
-        position, rejected = self.guards.cut(job, time, self.settings.cut_every)
-        if position is None:
-            return
-        self._decide("pending", position, rejected, time)
-        state.job, state.locked = None, 0
-        self._ledger.end(job, time)
-        self._out.append(JobEnd(time, job.number, job.start, "cut"))
-        self._let_go_of_shelf(time, job.version)
-        self._launch(position, "pending", len(rejected), time, kept=max(position - state.end, 0), cut=True)
-
-    def _launch(
-        self, position: int, reason: str, passed: int, time: int, kept: int = 0, cut: bool = False
-    ) -> None:
-        """Lock what is before `position`, invalidate what is behind it, start one call there.
-
-        What a call in progress (`cut`) had not made cannot be restored.
-        """
-        state, adapter = self.state, self.settings.adapter
-        replaced = state.cut(position)
-        if replaced and not cut and self.settings.fallback in ("stale", "retarget"):
-            state.shelf = replaced
-            self._out.append(Shelve(time, position, position + len(replaced)))
-        elif replaced:
-            self._ledger.discard(replaced, "replaced", time)
-            self._ledger.supersede(position, state.version, time)
-        trimmed, groups = adapter.trimmed(position), adapter.playable(position)
-        number, version = self._jobs, state.version
-        self._jobs += 1
-        timeout = time + self._timeout
-        state.job = Job(number, version, position, groups, trimmed, time, timeout, reason, kept=kept)
-        state.locked = position
-        state.pending = False
-        state.add({position + group: Prediction(version, number, time) for group in range(groups)})
-        self._made = state.condition
-        self._out.append(
-            Launch(time, number, version, state.condition, position, groups, trimmed, reason, kept)
-        )
-        self._ledger.launch(state.job, adapter.latents, passed)
-
-    def _decide(self, reason: str, position: int | None, rejected: list[Rejection], time: int) -> None:
-        coverage, lead = (self.guards.coverage(time), self.guards.lead) if self.playback.begun else (0, 0)
-        self._out.append(Decision(time, self.state.seq, reason, position, tuple(rejected), coverage, lead))
 
     # -- the end of a job ----------------------------------------------------------------
 
@@ -352,7 +261,7 @@ class Controller:
         """Keep what the job published, or restore what it replaced; see to its condition."""
         state, ledger = self.state, self._ledger
         self._failures += 1
-        self._made = _NOTHING
+        self.dispatcher.made = NOTHING
         begun = self.playback.begun
         restored = bool(state.shelf) and state.irrevocable <= job.position
         state.seal()
@@ -366,7 +275,7 @@ class Controller:
             state.add(state.shelf)
             state.shelf = {}
         else:
-            self._let_go_of_shelf(time, job.version)
+            self.dispatcher.give_up_shelf(job.version, time)
         if begun:
             record = ledger.open.get(job.version)
             if record is not None and record.first is not None and record.first >= first:
@@ -376,16 +285,9 @@ class Controller:
                 else:
                     ledger.settle(job.version, "superseded", time, state.version)
             kind = self.settings.fallback if restored or self.settings.fallback == "drop" else "freeze"
-            self._fall_back(kind, first, f"job {job.number}: {why}", time)
+            ledger.fall_back(kind, first, f"job {job.number}: {why}", time)
         if self._failures >= self.settings.failure_limit:
             self._end(time, f"{self._failures} jobs in a row failed, the last one because {why}")
-
-    def _let_go_of_shelf(self, time: int, version: int) -> None:
-        """Discard what `version` has replaced for good."""
-        shelf, self.state.shelf = self.state.shelf, {}
-        if shelf:
-            self._ledger.discard(shelf, "replaced", time)
-            self._ledger.supersede(min(shelf), version, time)
 
     # -- helpers -------------------------------------------------------------------------
 
@@ -394,10 +296,6 @@ class Controller:
         if fault is not None:
             self._out.append(Ignored(time, "estimate", fault))
             self._ledger.totals.ignored += 1
-
-    def _fall_back(self, kind: Any, position: int, detail: str, time: int) -> None:
-        self._ledger.totals.count(self._ledger.totals.fallbacks, kind)
-        self._out.append(FellBack(time, kind, position, detail))
 
     def _ignore(self, event: Event, time: int, reason: str) -> None:
         self._ledger.totals.ignored += 1
@@ -413,13 +311,6 @@ class Controller:
         self._out.append(Ended(time, reason))
 
 
-_NOTHING = object()
-
-
 def _same(condition: Any, other: Any) -> bool:
     """Whether two conditions are equal; those that do not compare to a plain truth value are not."""
     return condition is other or (condition == other) is True
-
-
-def _ms(time: int) -> str:
-    return f"{time / MILLISECOND:.1f} ms"

@@ -169,34 +169,46 @@ class Guards:
         return None, rejected
 
     def cut(self, job: Job, time: int, every: int) -> tuple[int | None, list[Rejection]]:
-        """Earliest feasible position if the active job were cut.
+        """Earliest feasible position if the active job were cut; never within what the job builds on.
 
         Up to n everything from there on is dropped; behind n only between two chunks of the job, where the
         chunks before go on and have to come in time.
+
+        Parameters
+        ----------
+        job : Job
+            The active one.
+        time : int
+        every : int
+            Positions of a chunk.
         """
-        state = self._state
-        locked, state.locked = state.locked, 0
-        try:
-            position, rejected = self.earliest(time)
-        finally:
-            state.locked = locked
-        if position is not None or self._latencies is None:
+        position, rejected = self.earliest(time)
+        if position is not None:
             return position, rejected
-        first = job.position - job.kept // every * every if job.kept else job.position + every
-        for position in range(first, job.position + job.groups, every):
-            if position <= state.end:
+        for position in range(job.position, job.position + job.groups, every):
+            if position <= self._state.end:
                 continue
-            short = self.in_time(position, time)
-            kept = range(max(state.pixels_end, job.position), position)
-            late = [
-                job.start + self._latencies[job.latent + p - job.position] + self._margin
-                - state.plan.deadline(p)
-                for p in kept
-            ]  # fmt: skip
-            if short <= 0 and max(late, default=0) <= 0:
+            short, late = self.in_time(position, time), self.late_in_flight(job, position)
+            if short <= 0 and late <= 0:
                 return position, rejected
-            rejected.append(Rejection(position, "deadline" if short > 0 else "cover", max(short, *late, 0)))
+            rejected.append(
+                Rejection(position, "deadline", short) if short > 0 else Rejection(position, "cover", late)
+            )
         return None, rejected
+
+    def late_in_flight(self, job: Job, position: int) -> int:
+        """Nanoseconds by which something that the job still makes before `position` would be too late."""
+        if self._latencies is None:
+            return _NEVER
+        first = max(self._state.pixels_end, job.position)
+        expected = job.start + self._margin + self._commit_lead
+        return max(
+            (
+                expected + self._latencies[job.latent + p - job.position] - self._state.plan.deadline(p)
+                for p in range(first, position)
+            ),
+            default=0,
+        )
 
     def append(self) -> int:
         """Where a refill goes: n, or the nearest position before it that suits the adapter.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wavecore.control.speculative.accounting import Totals, UpdateRecord
-from wavecore.control.speculative.events import Discard, Outcome, Output, Settled
+from wavecore.control.speculative.events import Discard, FellBack, Outcome, Output, Settled
 from wavecore.control.speculative.state import LATE, Job, Prediction
 
 
@@ -107,6 +107,11 @@ class Ledger:
             return False
         record.start = record.position = record.first = None
         return True
+
+    def fall_back(self, kind: str, position: int, detail: str, time: int) -> None:
+        """Note that a declared fallback covers a loss."""
+        self.totals.count(self.totals.fallbacks, kind)
+        self.out.append(FellBack(time, kind, position, detail))
 
     def close(self, predictions: Iterable[dict[int, Prediction]], cursor: int, time: int) -> None:
         """Settle all records as lost and discard what was not shown."""

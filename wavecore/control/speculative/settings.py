@@ -63,6 +63,10 @@ class Settings:
             raise UsageError(f"failure_limit: expected at least 1, got {self.failure_limit}")
         if self.cut_every is not None and self.cut_every < 1:
             raise UsageError(f"cut_every: expected at least 1, got {self.cut_every}")
+        if self.cut_every is not None and self.adapter.overlap:
+            raise UsageError(
+                f"cut_every: expected an adapter that regenerates nothing, got {self.adapter.name}"
+            )
         self.plan()
 
     def plan(self) -> PlaybackPlan:
