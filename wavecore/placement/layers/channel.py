@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from typing import Any
 
@@ -74,16 +75,35 @@ class Channel:
     ) -> None:
         self.rank, self.size = rank, size
         self.device = torch.device("cpu") if device is None else device
+        self._store = store
         self._headers: Any = dist.ProcessGroupGloo(dist.PrefixStore("headers", store), rank, size, _FOR_EVER)
-        self._bodies: Any = self._headers
-        if self.device.type == "cuda":
-            options = dist.ProcessGroupNCCL.Options()
-            self._bodies = dist.ProcessGroupNCCL(dist.PrefixStore("bodies", store), rank, size, options)
+        self._nccl: dict[tuple[int, int], Any] = {}
         self._outstanding = outstanding
         self._sent: dict[int, deque[tuple[list[Any], list[Tensor], Tensor | None]]] = {}
         self._pool = BufferPool(self.device)
         self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Envelope)
         self.messages = 0
+
+    def beside(self) -> Channel:
+        """The same connections for another thread, which keeps to lanes of its own."""
+        other = copy(self)
+        other._nccl, other._sent, other._pool = {}, {}, BufferPool(self.device)
+        return other
+
+    def _bodies(self, source: int, lane: int) -> Any:
+        """What carries the bodies that `source` sends on a lane.
+
+        NCCL ignores tags and runs what it is given in order, so that two ranks that send to each other at the
+        same time would wait for each other: every direction and lane has a group of its own.
+        """
+        if self.device.type != "cuda":
+            return self._headers
+        group = self._nccl.get((source, lane))
+        if group is None:
+            store = dist.PrefixStore(f"bodies {source} {lane}", self._store)
+            options = dist.ProcessGroupNCCL.Options()
+            group = self._nccl[source, lane] = dist.ProcessGroupNCCL(store, self.rank, self.size, options)
+        return group
 
     def send(self, to: int, message: Message, tensors: Sequence[Tensor] = (), lane: int = 0) -> int:
         """Send without waiting for the receiver, as long as few messages are on their way; returns bytes.
@@ -107,7 +127,7 @@ class Channel:
                 part = body[start : start + tensor.nbytes].view(tensor.dtype)
                 part.copy_(tensor.reshape(-1))
                 start += size
-            works.append(self._bodies.send([body], to, 2 * lane + 1))
+            works.append(self._bodies(self.rank, lane).send([body], to, 2 * lane + 1))
         self.messages += len(works)
         queue = self._sent.setdefault(to, deque())
         queue.append((works, [header], body))
@@ -131,7 +151,7 @@ class Channel:
         if not envelope.bytes:
             return envelope.message, [], None
         body = self._pool.take(envelope.bytes)
-        self._bodies.recv([body], source, 2 * lane + 1).wait()
+        self._bodies(source, lane).recv([body], source, 2 * lane + 1).wait()
         tensors, start = [], 0
         for name, shape in envelope.tensors:
             dtype = getattr(torch, name)

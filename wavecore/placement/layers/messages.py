@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -20,10 +20,33 @@ class Layer(msgspec.Struct, tag=True, frozen=True):
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """All weights of a rank were sent: it holds layers `ends[rank - 1]` .. `ends[rank]` - 1."""
+    """All weights of a rank were sent: it holds layers `ends[rank - 1]` .. `ends[rank]` - 1.
+
+    `codec` says that it encodes or decodes too; the VAE, pickled, comes with the message then.
+    """
 
     config: dict[str, Any]
     ends: list[int]
+    codec: bool = False
+
+
+class Code(msgspec.Struct, tag=True, frozen=True):
+    """Something for the VAE of a rank to do, and the answer to it, on a lane of its own.
+
+    Attributes
+    ----------
+    stream : int
+        Which encoder or decoder; each has its own state.
+    task : "encode", "decode", "flush" or "end"
+        Frames to latents; a latent to frames; the latents that an encoder holds back, if any; forget the
+        stream.
+    seconds : float
+        What it took, in the answer.
+    """
+
+    stream: int
+    task: Literal["encode", "decode", "flush", "end"]
+    seconds: float = 0.0
 
 
 class Open(msgspec.Struct, tag=True, frozen=True):
@@ -81,4 +104,4 @@ class Work(msgspec.Struct, tag=True):
     seconds: list[list[float]]
 
 
-Message: TypeAlias = Layer | Ready | Open | Close | Stop | Work
+Message: TypeAlias = Layer | Ready | Code | Open | Close | Stop | Work

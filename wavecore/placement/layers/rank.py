@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -30,16 +31,20 @@ class Rank:
     ----------
     bytes_moved : int
         Sent for layers that changed hands.
+    device : threading.Lock
+        Held while the layers run.
     """
 
     def __init__(self, channel: Channel, shard: Shard, ends: Sequence[int]) -> None:
         self.channel, self.shard = channel, shard
         self.ends = tuple(ends)
         self.bytes_moved = 0
+        self.device = threading.Lock()
 
     def run(self, work: Work, states: Sequence[SlotState], texts: Sequence[Tensor]) -> None:
         """Do this rank's part of a round."""
-        work.seconds.append(self.shard.run(work, states, texts))
+        with self.device:
+            work.seconds.append(self.shard.run(work, states, texts))
 
     def after(self, work: Work) -> None:
         """Change layers, if the round that was handed on asks for it, before the next one."""

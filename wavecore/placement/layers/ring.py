@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -22,9 +22,11 @@ from wavecore.cache import PoolSize
 from wavecore.control.streaming import BlockScheduler
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
-from wavecore.placement.launch import module_command
+from wavecore.models.stream import StreamingVAE
 from wavecore.placement.layers.channel import Channel
+from wavecore.placement.layers.codec import CodecClient, RingVAE, packed
 from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
+from wavecore.placement.layers.processes import end_ranks, start_rank
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import HEAD, Shard
 from wavecore.placement.layers.stream import RingPlacement
@@ -67,6 +69,10 @@ class Ring:
         End the ring with its first stream.
     trace : Trace, optional
         Event log, for layers that move.
+    vae : StreamingVAE, optional
+        Needed where another rank encodes or decodes.
+    encode_on, decode_on : int
+        Ranks that encode and decode, beside their layers.
 
     Attributes
     ----------
@@ -92,10 +98,16 @@ class Ring:
         scheduler: BlockScheduler | None = None,
         for_one_stream: bool = False,
         trace: Trace | None = None,
+        vae: StreamingVAE | None = None,
+        encode_on: int = 0,
+        decode_on: int = 0,
     ) -> None:
         layers = dit.config.layers
         if not 1 <= ranks <= layers:
             raise UsageError(f"devices: expected 1 to {layers} ranks for {layers} layers, got {ranks}")
+        for name, place in (("encode_on", encode_on), ("decode_on", decode_on)):
+            if not 0 <= place < ranks:
+                raise UsageError(f"{name}: expected a rank from 0 to {ranks - 1}, got {place}")
         self.ranks = ranks
         self.dit = dit
         ends = self._ends(split or [layers // ranks + (r < layers % ranks) for r in range(ranks)])
@@ -111,16 +123,19 @@ class Ring:
         self._split: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closed = False
-        self._finalizer = weakref.finalize(self, _end, self._processes)
+        self._finalizer = weakref.finalize(self, end_ranks, self._processes)
         channel = self._join()
         self._rank = Rank(channel, Shard(dit, 0, ends[0]), ends)
+        elsewhere = sorted({encode_on, decode_on} - {0}) if vae is not None else []
         if ranks > 1:
-            self._send_weights(channel, dit, ends)
+            self._send_weights(channel, dit, ends, {rank: packed(vae) for rank in elsewhere if vae})
             if not keep:
                 for layer in range(ends[0], layers):
                     dit.layer(layer).to("meta")
             self._receiver = threading.Thread(target=self._receive, daemon=True)
             self._receiver.start()
+        self._codecs = {rank: CodecClient(channel.beside(), rank, self._lost) for rank in elsewhere}
+        self.vae = None if vae is None else RingVAE(vae, self._codecs, encode_on, decode_on)
 
     # -- start and end -------------------------------------------------------------------
 
@@ -143,7 +158,7 @@ class Ring:
             return Channel(store, 0, self.ranks, device)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for rank in range(1, self.ranks):
-            self._processes.append(_start(rank, self.ranks, store.port))
+            self._processes.append(start_rank(rank, self.ranks, store.port))
         with ThreadPoolExecutor(1) as pool:
             joined = pool.submit(Channel, store, 0, self.ranks, device)
             waited = 0.0
@@ -159,7 +174,9 @@ class Ring:
                         raise WavecoreError(f"ring: {fault}") from None
             return joined.result()
 
-    def _send_weights(self, channel: Channel, dit: CausalWanDiT, ends: Sequence[int]) -> None:
+    def _send_weights(
+        self, channel: Channel, dit: CausalWanDiT, ends: Sequence[int], codecs: Mapping[int, Tensor]
+    ) -> None:
         for rank in range(1, self.ranks):
             for layer in range(ends[rank - 1], ends[rank]):
                 weights = dit.layer(layer).state_dict()
@@ -167,7 +184,8 @@ class Ring:
             if rank == self.ranks - 1:
                 weights = dit.head.state_dict()
                 channel.send(rank, Layer(HEAD, list(weights)), list(weights.values()))
-            channel.send(rank, Ready(asdict(dit.config), list(ends)))
+            vae = [codecs[rank]] if rank in codecs else []
+            channel.send(rank, Ready(asdict(dit.config), list(ends), bool(vae)), vae)
         channel.flush()
 
     def close(self) -> None:
@@ -177,6 +195,8 @@ class Ring:
         self._closed = True
         if self.ranks > 1 and self._failed is None:
             try:
+                for codec in self._codecs.values():
+                    codec.close()
                 self._rank.channel.send(1, Stop())
                 self._rank.channel.flush()
                 self._receiver.join(10)
@@ -273,9 +293,13 @@ class Ring:
         self._came_back = now
         if self._scheduler is None or before is None:
             return
+        extra = [0.0] * self.ranks
+        for rank, codec in self._codecs.items():
+            extra[rank], codec.worked = codec.worked, 0.0
+            waited, codec.waited = waited + codec.waited, 0.0
         # What this rank does from round to round besides its layers and waiting: encode, decode, noise.
-        other = max(0.0, now - before - waited - sum(work.seconds[0]))
-        self._scheduler.observe(work.seconds, [other, *[0.0] * (self.ranks - 1)])
+        extra[0] = max(0.0, now - before - waited - sum(work.seconds[0]))
+        self._scheduler.observe(work.seconds, extra)
         better = self._scheduler.better(self.split)
         if better is not None:
             self.move(better)
@@ -351,28 +375,3 @@ class Ring:
             raise WavecoreError(f"ring: {self._failed}; the stream cannot go on")
         if self._closed:
             raise WavecoreError("ring: expected an open ring, got a closed one")
-
-
-def _start(rank: int, size: int, port: int) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WAVECORE_RING_PARENT": str(os.getpid()),
-        "OMP_NUM_THREADS": str(torch.get_num_threads()),
-    }
-    command = module_command("wavecore.placement.layers.worker")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what is still there and wait for it."""
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-    for process in processes:
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from wavecore.models.dit import DiTConfig
 from wavecore.placement.layers.channel import Channel
+from wavecore.placement.layers.codec import CodecService
 from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import Shard, batches
@@ -25,7 +26,7 @@ from wavecore.placement.layers.shard import Shard, batches
 def serve(channel: Channel) -> None:
     """Receive weights, then take part in every round until the ring ends."""
     before, after = (channel.rank - 1) % channel.size, (channel.rank + 1) % channel.size
-    rank = _receive_weights(channel)
+    rank, codec = _receive_weights(channel)
     last = after == 0
     while True:
         message, tensors, body = channel.receive(before)
@@ -42,6 +43,8 @@ def serve(channel: Channel) -> None:
         channel.send(after, message)
         if isinstance(message, Stop):
             channel.flush()
+            if codec is not None:
+                codec.thread.join()
             return
 
 
@@ -60,8 +63,8 @@ def _work(rank: Rank, work: Work, tensors: list[Tensor], last: bool) -> list[Ten
     return [*parts, *texts]
 
 
-def _receive_weights(channel: Channel) -> Rank:
-    """Layers one by one from the first rank; only those of this rank ever come here."""
+def _receive_weights(channel: Channel) -> tuple[Rank, CodecService | None]:
+    """Layers one by one from the first rank: those of this rank, and the VAE if it encodes or decodes."""
     layers: list[tuple[Layer, list[Tensor]]] = []
     while True:
         message, tensors, body = channel.receive(0)
@@ -75,7 +78,11 @@ def _receive_weights(channel: Channel) -> Rank:
     for layer, weights in layers:
         shard.take(layer, weights)
     assert (shard.first, shard.end) == (first, end)
-    return Rank(channel, shard, message.ends)
+    rank, codec = Rank(channel, shard, message.ends), None
+    if message.codec:
+        codec = CodecService(channel.beside(), tensors[0], rank.device)
+        channel.done(body)
+    return rank, codec
 
 
 def _config(stated: dict[str, Any]) -> DiTConfig:
