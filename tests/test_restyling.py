@@ -124,6 +124,45 @@ def test_adaptive_sinks_change_once_for_one_different_chunk(pipe):
     assert len(kinds(events, "sink")) > 10 and len(frames) == 121
 
 
+@pytest.mark.parametrize("block", [None, 0, 1])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_sinks_are_compared_after_the_chosen_block(pipe, block, steps):
+    """By mean hidden states of the chunk's last pass, which are those of the dense model."""
+    offered = []
+    settings = StreamingSettings(sinks="adaptive", sink_chunks=2, sink_block=block, **LIVE)
+    session = pipe.restyle(
+        iter(clip(41)), "a red ball", rounds="stream_batch", steps=steps, streaming=settings
+    )
+    offer = session._restyling.sinks.offer
+    session._restyling.sinks.offer = lambda chunk, vector: offered.append(vector) or offer(chunk, vector)
+    states = []
+    attend = pipe.model.dit.attend
+
+    def watched(state, layer, q, pages):
+        attend(state, layer, q, pages)
+        if layer == block:
+            states.append(state.hidden.clone())
+
+    pipe.model.dit.attend = watched
+    try:
+        with session:
+            groups = list(session)
+    finally:
+        del pipe.model.dit.attend
+    assert len(offered) == len(groups) == 11
+    if block is None:
+        embedded = [pipe.model.dit.embed_patches(g.latent[None, :, None]).mean((0, 1)) for g in groups]
+    else:  # the cleanest slot of a round is the first of its batch
+        embedded = [hidden[0].mean(0) for hidden in states[steps - 1 :]]
+    torch.testing.assert_close(torch.tensor(offered), torch.stack(embedded), atol=1e-6, rtol=1e-5)
+
+
+def test_a_block_that_is_none_is_named(pipe):
+    settings = StreamingSettings(sinks="adaptive", sink_chunks=2, sink_block=2, **LIVE)
+    with pytest.raises(UsageError, match="sink_block: expected a layer from 0 to 1, got 2"):
+        pipe.restyle(iter(clip(5)), "a", rounds="stream_batch", streaming=settings)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_sinks_that_change_hold_no_more_pages_than_planned(pipe, steps):
     settings = StreamingSettings(
@@ -263,9 +302,17 @@ def test_the_set_of_a_session_is_its_own():
     assert SinkSet(2).chunks is not SinkSet(2).chunks
 
 
-def test_a_ring_of_two_gives_the_frames_of_one_process(pipe):
+@pytest.mark.parametrize("block", [0, 1])
+def test_a_ring_of_two_gives_the_frames_of_one_process(pipe, block):
+    """Sinks too, compared after a layer of the first rank or of the other one."""
     settings = StreamingSettings(
-        sinks="static", sink_chunks=2, position_limit=16, noise=NoiseSettings(), **LIVE
+        sinks="adaptive",
+        sink_chunks=2,
+        sink_threshold=1.0,
+        sink_block=block,
+        position_limit=20,
+        noise=NoiseSettings(),
+        **LIVE,
     )
     source = clip(41)
     alone = run_with_lag(pipe, source, settings, 2)

@@ -240,13 +240,16 @@ class RestyleSettings(RunSettings):
     noise_span: Share | None = Field(None, description="by how much full motion lowers the noise")
     chunk_latents: Count | None = Field(
         None,
-        description="latent frames of a chunk (stream_batch): the model's own when left out, or as many from 1 "
-        "up to that as a live source takes to keep up",
+        description="latent frames of a chunk (stream_batch): the model's own when left out; of a live "
+        "source as many, from 1 up to that, as it takes to keep up",
     )
     sinks: Literal["adaptive", "static", "off"] | None = Field(
         None, description="chunks that stay in the context (stream_batch): the model's own when left out"
     )
     sink_chunks: Count | None = Field(None, description="how many")
+    sink_block: Annotated[int | None, BeforeValidator(_no_bool), Field(ge=0)] = Field(
+        None, description="layer after which adaptive sinks are compared; the patch embedding when left out"
+    )
     position_limit: Count | None = Field(None, description="bound of temporal positions (stream_batch)")
 
     @property

@@ -213,6 +213,11 @@ class Pipeline:
             raise UsageError(f"strength: expected a number within (0, 1], got {strength}")
         streaming = StreamingSettings() if streaming is None else streaming
         rules, sinks = streaming_rules(self.rules(rounds, steps), streaming)
+        layers = self.model.dit.config.layers
+        if streaming.sink_block is not None and not 0 <= streaming.sink_block < layers:
+            raise UsageError(
+                f"sink_block: expected a layer from 0 to {layers - 1}, got {streaming.sink_block}"
+            )
         noise = None if streaming.noise is None else NoiseController(streaming.noise)
         if noise is not None:
             strength = noise.strength
@@ -221,7 +226,11 @@ class Pipeline:
             _whole("devices", devices, 1)
             rules, ring = start_ring(self.model.dit, rules, devices, trace)
         restyling = Restyling(
-            lambda share: self.levels(steps, share), noise, sinks, self.model.defaults.shift
+            lambda share: self.levels(steps, share),
+            noise,
+            sinks,
+            self.model.defaults.shift,
+            streaming.sink_block,
         )
         return Session(
             self.model,

@@ -34,6 +34,8 @@ class Restyling:
         Sinks stay as they are when not given.
     shift : float
         Timestep shift of the model, for the compatible mode of the noise.
+    sink_block : int, optional
+        Layer after which hidden states are compared for the sinks; see `StreamingSettings`.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class Restyling:
         noise: NoiseController | None,
         sinks: SinkSet | None,
         shift: float,
+        sink_block: int | None = None,
     ) -> None:
         self.noise = noise
         self.sinks = sinks
+        self.sink_block = None if sinks is None else sink_block
         self._schedule = schedule
         self._shift = shift
         self._last: Tensor | None = None  # latent before the next chunk
@@ -88,9 +92,17 @@ class Restyling:
             self.sinks.refresh()
 
     def completed(
-        self, chunk: int, latents: Tensor, dit: CausalWanDiT, rounds: Rounds, trace: Trace
+        self,
+        chunk: int,
+        latents: Tensor,
+        dit: CausalWanDiT,
+        rounds: Rounds,
+        trace: Trace,
+        hidden: Tensor | None = None,
     ) -> tuple[Key, ...]:
         """Decide whether a complete chunk [c, f, h, w] becomes a sink.
+
+        `hidden` [D] is its mean hidden state after `sink_block`, in its last denoising pass.
 
         Returns
         -------
@@ -99,7 +111,8 @@ class Restyling:
         """
         if self.sinks is None or not isinstance(rounds.rules, StreamBatch):
             return ()
-        change = self.sinks.offer(chunk, embedding(dit, latents))
+        vector = embedding(dit, latents) if hidden is None else hidden.tolist()
+        change = self.sinks.offer(chunk, vector)
         if change is None or change.replaced is None:
             return ()
         trace.record("sink", chunk=chunk, replaced=change.replaced, similarity=change.similarity)

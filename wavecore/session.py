@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -67,6 +67,16 @@ class _Prompt:
     def next(self) -> _Prompt:
         """What the next chunk follows."""
         return replace(self, context=self.way.popleft()) if self.way else self
+
+
+class _Complete(NamedTuple):
+    """A complete chunk of which it is still to be decided whether it becomes a sink."""
+
+    known: int  # the first round that may depend on it
+    chunk: int
+    version: int
+    latents: Tensor
+    hidden: Tensor | None
 
 
 class Session:
@@ -151,9 +161,11 @@ class Session:
         else:
             self._placement = ring.open(rules, pages, *latent_size[1:])
         self._flight: deque[Round] = deque()
+        self._complete: deque[_Complete] = deque()
         self._handoff = Handoff(levels, seed, latent_size, model.device)
         self._decoder = model.vae.stream_decoder()
         self._restyling, self._hold, self._length = restyling, hold, length
+        self._placement.probe = None if restyling is None else restyling.sink_block
         self._source = None
         if source is not None:
             measure = restyling is not None and restyling.on_pixels
@@ -219,6 +231,8 @@ class Session:
         """Run the next round; False when the stream is over."""
         if self._closed or self._frames_left == 0:
             return False
+        if self._restyling is not None:
+            self._choose_sinks(self._restyling)
         if self._hold is not None and self._rounds.chunks is None and self._hold(self.in_flight):
             self._rounds.delay()
         elif self._source is not None and not self._prepare_source(self._source):
@@ -246,20 +260,27 @@ class Session:
         if complete is not None and round.completes is not None:
             self.in_flight -= 1
             self._decode(round.completes, complete)
-            self._choose_sinks(round.completes, complete)
             done = round.completes
+            if self._restyling is not None:
+                hidden = self._placement.embeddings.get(self._rules.steps - 1)
+                lag = self._rules.lag if isinstance(self._rules, StreamBatch) else 1
+                version = self._of_chunk[done].version
+                self._complete.append(_Complete(round.index + lag, done, version, complete, hidden))
             self._of_chunk = {chunk: prompt for chunk, prompt in self._of_chunk.items() if chunk >= done}
         return True
 
-    def _choose_sinks(self, chunk: int, latents: Tensor) -> None:
-        if self._restyling is None:
-            return
-        if self._of_chunk[chunk].version != self._completed_version:
-            self._completed_version = self._of_chunk[chunk].version
-            self._restyling.prompt_changed()
-        self._placement.drop(
-            self._restyling.completed(chunk, latents, self.model.dit, self._rounds, self.trace)
-        )
+    def _choose_sinks(self, restyling: Restyling) -> None:
+        """Let chunks become sinks from the round on by which every placement knows that they are complete."""
+        while self._complete and self._complete[0].known <= self._rounds.index:
+            done = self._complete.popleft()
+            if done.version != self._completed_version:
+                self._completed_version = done.version
+                restyling.prompt_changed()
+            self._placement.drop(
+                restyling.completed(
+                    done.chunk, done.latents, self.model.dit, self._rounds, self.trace, done.hidden
+                )
+            )
 
     def _prepare_source(self, source: ChunkSource) -> bool:
         """Have the frames of the next chunk encoded; False when there are none left."""

@@ -37,6 +37,19 @@ def device_for(dit, streams=4, slo=30.0, rate=1e-3):
     return SharedDevice(dit, controller, slo, rate)
 
 
+def test_every_stream_gets_the_hidden_states_that_it_asks_for():
+    dit, rules = tiny_dit(), StreamBatch(steps=2)
+    device = device_for(dit)
+    shared = device.open(rules, pages_needed(rules), HEIGHT, WIDTH)
+    alone = LocalPlacement(dit, local_cache(dit, pages_needed(rules), HEIGHT, WIDTH))
+    for placement in (shared, alone):
+        placement.probe = 1
+        latents(placement, rules, 0, 4)
+    assert shared.embeddings.keys() == alone.embeddings.keys() == {1}
+    torch.testing.assert_close(shared.embeddings[1], alone.embeddings[1])
+    device.close()
+
+
 @pytest.mark.parametrize("limit", [None, 14])
 def test_streams_share_passes_and_get_what_they_get_alone(limit):
     dit, rules = tiny_dit(), StreamBatch(steps=2, position_limit=limit)

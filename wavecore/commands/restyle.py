@@ -159,6 +159,7 @@ def _streaming(settings: RestyleSettings, pipe: Pipeline) -> StreamingSettings:
         noise=noise,
         sinks=settings.sinks,
         sink_chunks=settings.sink_chunks,
+        sink_block=settings.sink_block,
         chunk_frames=settings.chunk_latents or (1 if settings.live else None),
         first_chunk_frames=1 if settings.live else None,
         longest_chunk_frames=_longest_chunk(settings, pipe),

@@ -32,6 +32,8 @@ class _Job:
     levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel]
     text: Mapping[int, TextContext]
     deadline: int
+    probe: int | None = None
+    embeddings: dict[int, Tensor] = field(default_factory=dict)
     result: Future[dict[int, Tensor]] = field(default_factory=Future)
 
 
@@ -166,12 +168,14 @@ class SharedDevice:
 
 
 class SharedPlacement:
-    """One stream on a shared device; the same calls as `LocalPlacement` has for a session."""
+    """One stream on a shared device; the same calls and attributes as `LocalPlacement` has for a session."""
 
     depth = 1
 
     def __init__(self, device: SharedDevice, cache: ContextCache) -> None:
         self._device, self._cache = device, cache
+        self.probe: int | None = None
+        self.embeddings: dict[int, Tensor] = {}
         self._waiting: deque[_Job] = deque()
         self._closed = False
 
@@ -187,13 +191,15 @@ class SharedPlacement:
         text: Mapping[int, TextContext],
     ) -> None:
         """Queue a round; parameters as for `LocalPlacement.run`."""
-        job = _Job(self._cache, round, latents, levels, text, self._device.due())
+        job = _Job(self._cache, round, latents, levels, text, self._device.due(), self.probe)
         self._waiting.append(job)
         self._device.submit(job)
 
     def collect(self) -> dict[int, Tensor]:
         """Wait for the results of the oldest round submitted."""
-        return self._waiting.popleft().result.result()
+        job = self._waiting.popleft()
+        estimates, self.embeddings = job.result.result(), job.embeddings
+        return estimates
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget keys that no further round reads."""
@@ -223,9 +229,16 @@ def run_together(dit: CausalWanDiT, jobs: Sequence[_Job]) -> list[dict[int, Tens
         together = list(equal)
         state = _join([batch.state for _, batch in together])
         pages = _join_pages([batch.pages for _, batch in together])
+        sizes = [len(batch.slots) for _, batch in together]
         for layer in range(dit.config.layers):
             dit.attend(state, layer, dit.project(state, layer, pages), pages)
-        hidden = state.hidden.split([len(batch.slots) for _, batch in together])
+            asked = [jobs[index].probe == layer for index, _ in together]
+            if any(asked):
+                means = state.hidden.mean(1).split(sizes)
+                for (index, batch), own, wanted in zip(together, means, asked, strict=True):
+                    stages = [slot.stage for slot in batch.slots]
+                    jobs[index].embeddings |= dict(zip(stages, own, strict=True)) if wanted else {}
+        hidden = state.hidden.split(sizes)
         for (index, batch), own in zip(together, hidden, strict=True):
             batch.state = replace(batch.state, hidden=own)
             results[index] |= batch.finish(dit)

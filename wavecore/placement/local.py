@@ -33,6 +33,13 @@ class LocalPlacement:
         Slots of equal length in one forward pass; one slot after the other, cleanest first; or
         all slots layer by layer, each with its own pass. The last two give the same bits; the
         first may differ by rounding, since a matrix product may depend on its batch.
+
+    Attributes
+    ----------
+    probe : int or None
+        Layer after which the mean hidden state of every slot is kept.
+    embeddings : dict of stage to Tensor [D]
+        These, of the round collected last.
     """
 
     def __init__(self, dit: CausalWanDiT, cache: ContextCache, order: Order = "batched") -> None:
@@ -41,7 +48,10 @@ class LocalPlacement:
         self.dit = dit
         self.cache = cache
         self.order = order
-        self._done: deque[dict[int, Tensor]] = deque()
+        self.probe: int | None = None
+        self.embeddings: dict[int, Tensor] = {}
+        self._probed: dict[int, Tensor] = {}
+        self._done: deque[tuple[dict[int, Tensor], dict[int, Tensor]]] = deque()
 
     # -- what a session asks of every placement --------------------------------------------
 
@@ -59,11 +69,14 @@ class LocalPlacement:
         text: Mapping[int, TextContext],
     ) -> None:
         """Begin a round; parameters as for `run`."""
-        self._done.append(self.run(round, latents, levels, text))
+        self._probed = {}
+        estimates = self.run(round, latents, levels, text)
+        self._done.append((estimates, self._probed))
 
     def collect(self) -> dict[int, Tensor]:
         """Results of the oldest round submitted; see `run`."""
-        return self._done.popleft()
+        estimates, self.embeddings = self._done.popleft()
+        return estimates
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget keys that no further round reads."""
@@ -135,6 +148,8 @@ class LocalPlacement:
                     q = batch.drop_store(q)
                 if batch.slots:
                     self.dit.attend(batch.state, layer, q, batch.pages)
+                    if layer == self.probe:
+                        self._probed |= batch.mean_hidden()
         return {stage: x0 for batch in batches for stage, x0 in batch.finish(self.dit).items()}
 
 
@@ -190,6 +205,10 @@ class Batch:
         )
         self.pages = replace(pages, read_table=pages.read_table[1:], read_lengths=pages.read_lengths[1:])
         return q[1:]
+
+    def mean_hidden(self) -> dict[int, Tensor]:
+        """Mean over the tokens of each slot, [D] by stage."""
+        return dict(zip([slot.stage for slot in self.slots], self.state.hidden.mean(1), strict=True))
 
     def finish(self, dit: CausalWanDiT) -> dict[int, Tensor]:
         """Clean-latent estimate of each slot left."""

@@ -26,6 +26,9 @@ class StreamingSettings:
         How many.
     sink_threshold : float
         Cosine below which an adaptive sink is replaced.
+    sink_block : int, optional
+        Layer after which hidden states are compared, in the last denoising pass of a chunk; those after the
+        patch embedding of the clean latent when not given.
     chunk_frames, first_chunk_frames : int, optional
         Latent frames of a chunk, and of the first one.
     longest_chunk_frames : int, optional
@@ -42,6 +45,7 @@ class StreamingSettings:
     sinks: SinkMode | None = None
     sink_chunks: int | None = None
     sink_threshold: float = 0.2
+    sink_block: int | None = None
     chunk_frames: int | None = None
     first_chunk_frames: int | None = None
     longest_chunk_frames: int | None = None

@@ -73,7 +73,8 @@ class Work(msgspec.Struct, tag=True):
     """A round of one stream on its way around the ring.
 
     With it come hidden state, modulation and time embedding of each batch, and the embedded texts that are
-    new; on the last hop the predictions instead.
+    new; on the last hop the predictions instead. From the rank of layer `probe` on, the mean hidden states
+    after it come last.
 
     Attributes
     ----------
@@ -91,6 +92,8 @@ class Work(msgspec.Struct, tag=True):
         Layers of each rank from the next micro-step on; empty when they stay.
     seconds : list of list of float
         Time of each layer on the ranks passed so far.
+    probe : int or None
+        Layer after which the mean hidden state of every slot is wanted.
     """
 
     stream: int
@@ -102,6 +105,7 @@ class Work(msgspec.Struct, tag=True):
     drops: list[Key]
     split: list[int]
     seconds: list[list[float]]
+    probe: int | None = None
 
 
 Message: TypeAlias = Layer | Ready | Code | Open | Close | Stop | Work

@@ -41,10 +41,12 @@ class Rank:
         self.bytes_moved = 0
         self.device = threading.Lock()
 
-    def run(self, work: Work, states: Sequence[SlotState], texts: Sequence[Tensor]) -> None:
-        """Do this rank's part of a round."""
+    def run(self, work: Work, states: Sequence[SlotState], texts: Sequence[Tensor]) -> list[Tensor]:
+        """Do this rank's part of a round; returns the mean hidden states that it was asked for."""
         with self.device:
-            work.seconds.append(self.shard.run(work, states, texts))
+            seconds, means = self.shard.run(work, states, texts)
+        work.seconds.append(seconds)
+        return means
 
     def after(self, work: Work) -> None:
         """Change layers, if the round that was handed on asks for it, before the next one."""

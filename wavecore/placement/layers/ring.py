@@ -257,34 +257,40 @@ class Ring:
         self.micro_step += 1
         work.split, self._split = self._split, []
         states = [group.state for group in groups]
-        self._rank.run(work, states, texts)
+        means = self._rank.run(work, states, texts)
         self._flights[work.stream].put(_Flight(groups))
         if self.ranks == 1:
-            self._results[work.stream].put((work, [self.dit.finish(state) for state in states]))
+            finished = [self.dit.finish(state) for state in states]
+            self._results[work.stream].put((work, [*finished, *means]))
             return
         parts = chain.from_iterable((state.hidden, state.modulation, state.time) for state in states)
-        self._tell(work, [*parts, *texts])
+        self._tell(work, [*parts, *texts, *means])
         self._rank.after(work)
         if work.split:
             self._trace.record("move", split=list(self.split), micro_step=work.micro_step)
 
     @torch.inference_mode()
-    def collect(self, stream: int) -> dict[int, Tensor]:
-        """Clean estimates of a stream's oldest round in flight, by stage."""
+    def collect(self, stream: int) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """Clean estimates of a stream's oldest round in flight, by stage, and mean hidden states."""
         asked = time.monotonic()
         while True:
             self._check()
             try:
-                work, predictions = self._results[stream].get(timeout=_POLL_SECONDS)
+                work, tensors = self._results[stream].get(timeout=_POLL_SECONDS)
                 break
             except queue.Empty:
                 self._failed = self._failed or self._fault()
         self._schedule(work, time.monotonic() - asked)
         estimates: dict[int, Tensor] = {}
-        for batch, prediction in zip(self._flights[stream].get().batches, predictions, strict=True):
-            x0 = self.dit.to_x0(prediction, batch.latents, batch.sigma_timesteps).to(batch.latents.dtype)
-            estimates |= dict(zip([slot.stage for slot in batch.slots], x0, strict=True))
-        return estimates
+        embeddings: dict[int, Tensor] = {}
+        groups = self._flights[stream].get().batches
+        for index, batch in enumerate(groups):
+            stages = [slot.stage for slot in batch.slots]
+            x0 = self.dit.to_x0(tensors[index], batch.latents, batch.sigma_timesteps).to(batch.latents.dtype)
+            estimates |= dict(zip(stages, x0, strict=True))
+            if work.probe is not None:
+                embeddings |= dict(zip(stages, tensors[len(groups) + index], strict=True))
+        return estimates, embeddings
 
     def _schedule(self, work: Work, waited: float) -> None:
         """Take note of the times of a round, and move layers when that pays."""

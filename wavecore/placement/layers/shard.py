@@ -124,8 +124,10 @@ class Shard:
     # -- a round -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def run(self, work: Work, states: Sequence[SlotState], texts: Sequence[Tensor]) -> list[float]:
-        """Take the batches of a round through the layers; returns the seconds of each layer.
+    def run(
+        self, work: Work, states: Sequence[SlotState], texts: Sequence[Tensor]
+    ) -> tuple[list[float], list[Tensor]]:
+        """Take the batches of a round through the layers.
 
         Parameters
         ----------
@@ -134,6 +136,13 @@ class Shard:
             One for each batch of `batches`; changed in place.
         texts : sequence of Tensor [1, l, D]
             The embedded texts that are new.
+
+        Returns
+        -------
+        list of float
+            Seconds of each layer.
+        list of Tensor [s, D]
+            Mean hidden states of each batch after layer `probe`, where that is one of these.
         """
         stream = self.streams[work.stream]
         for number, embedded in zip(work.new_text, texts, strict=True):
@@ -146,7 +155,7 @@ class Shard:
             stream.texts[number] = ByLayer(self.first, keys), ByLayer(self.first, values)
         stream.cache.drop(work.drops)
         stream.cache.begin(work.round)
-        seconds = [0.0] * (self.end - self.first)
+        seconds, means = [0.0] * (self.end - self.first), []
         for slots, state in zip(batches(work.round.slots), states, strict=True):
             pages = stream.cache.view(slots)
             state.text = self._text(stream, [work.text[slot.chunk] for slot in slots])
@@ -154,10 +163,12 @@ class Shard:
                 began = time.perf_counter()
                 self.dit.attend(state, layer, self.dit.project(state, layer, pages), pages)
                 seconds[layer - self.first] += time.perf_counter() - began
+                if layer == work.probe:
+                    means.append(state.hidden.mean(1))
         stream.cache.end(work.round)
         for number in work.old_text:
             del stream.embedded[number], stream.texts[number]
-        return seconds
+        return seconds, means
 
     def state(self, work: Work, slots: Sequence[Slot], parts: Sequence[Tensor]) -> SlotState:
         """State of a batch from what another rank sent: hidden, modulation, time."""

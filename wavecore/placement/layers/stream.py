@@ -27,10 +27,12 @@ class RingText(TextContext):
 
 
 class RingPlacement:
-    """One stream on a ring; the same calls as `LocalPlacement` has for a session."""
+    """One stream on a ring; the same calls and attributes as `LocalPlacement` has for a session."""
 
     def __init__(self, ring: Ring, stream: int) -> None:
         self._ring, self._stream = ring, stream
+        self.probe: int | None = None
+        self.embeddings: dict[int, Tensor] = {}
         self._texts = 0
         self._known: set[int] = set()
         self._drops: list[Key] = []
@@ -77,12 +79,14 @@ class RingPlacement:
             drops=drops,
             split=[],
             seconds=[],
+            probe=self.probe,
         )
         self._ring.submit(work, groups, [used[number] for number in new])
 
     def collect(self) -> dict[int, Tensor]:
         """Results of the oldest round submitted: the clean estimate of each slot by stage."""
-        return self._ring.collect(self._stream)
+        estimates, self.embeddings = self._ring.collect(self._stream)
+        return estimates
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget keys that no further round reads, before the next one."""

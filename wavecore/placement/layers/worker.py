@@ -51,16 +51,18 @@ def serve(channel: Channel) -> None:
 @torch.inference_mode()
 def _work(rank: Rank, work: Work, tensors: list[Tensor], last: bool) -> list[Tensor]:
     """Run this rank's layers; returns what goes to the next rank."""
-    shard, texts = rank.shard, tensors[len(tensors) - len(work.new_text) :]
-    groups = batches(work.round.slots)
+    shard, groups = rank.shard, batches(work.round.slots)
+    texts_at = 3 * len(groups)
+    means_at = texts_at + len(work.new_text)
+    texts, means = tensors[texts_at:means_at], tensors[means_at:]
     states = [
         shard.state(work, slots, tensors[3 * index : 3 * index + 3]) for index, slots in enumerate(groups)
     ]
-    rank.run(work, states, texts)
+    means = [*means, *rank.run(work, states, texts)]
     if last:
-        return [shard.dit.finish(state) for state in states]
+        return [*(shard.dit.finish(state) for state in states), *means]
     parts = chain.from_iterable((state.hidden, state.modulation, state.time) for state in states)
-    return [*parts, *texts]
+    return [*parts, *texts, *means]
 
 
 def _receive_weights(channel: Channel) -> tuple[Rank, CodecService | None]:
