@@ -76,6 +76,7 @@ AdapterName = Literal["retained-prefix", "clean-prefill", "boundary-image", "lat
 Prompt = Annotated[str, BeforeValidator(_prompt)]
 Size = Annotated[tuple[int, int], BeforeValidator(_size)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)]
 Positive = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(gt=0)]
 Share = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(gt=0, le=1)]
@@ -126,8 +127,10 @@ class RunSettings(BaseModel):
     rounds: Annotated[RoundsKind | None, BeforeValidator(_choice)] = Field(
         None, description="order of the work; the one the model was distilled for when left out"
     )
-    placement: Literal["local", "replicas"] = Field(
-        "local", description="where the work runs: here, or a process a denoising stage and one for the store"
+    placement: Literal["local", "replicas", "sequence"] = Field(
+        "local",
+        description="where the work runs: here, a process a denoising stage and one for the store, or the "
+        "tokens of a chunk split over processes",
     )
     output_path: FilePath | None = Field(
         None, description="output.mp4, output (frames) or output.safetensors when left out"
@@ -157,6 +160,11 @@ class GenerateSettings(RunSettings):
     seconds: Positive | None = Field(None, description="length in seconds, 5 when no length is given")
     num_frames: Count | None = Field(None, description="length in frames, instead of seconds")
     fps: Positive = Field(16, description="frames a second")
+    devices: Count | None = Field(
+        None, description="processes of placement sequence (2 when left out) or replicas (steps + 1)"
+    )
+    split: Literal["ulysses", "ring"] = Field("ulysses", description="how placement sequence attends")
+    decoders: Natural = Field(0, description="processes that decode; 0 decodes in this one")
     control: Literal["free", "speculative"] = Field(
         "free",
         description="when work is done: as fast as possible, or far ahead and again after a new prompt",
@@ -216,8 +224,9 @@ class RestyleSettings(RunSettings):
     fps: Positive | None = Field(
         None, description="frames a second to take from the input; every frame once when left out"
     )
-    placement: Literal["local", "layers"] = Field(  # type: ignore[assignment]
-        "local", description="where the work runs: here, or its layers over a ring of processes"
+    placement: Literal["local", "layers", "replicas"] = Field(  # type: ignore[assignment]
+        "local",
+        description="where the work runs: here, its layers over a ring of processes, or a process a stage",
     )
     devices: Count = Field(2, description="processes of placement layers, this one included")
     output_type: Literal["video", "frames", "latent", "raw", "mpegts"] = Field(  # type: ignore[assignment]

@@ -191,8 +191,8 @@ class Launcher:
                     self._size,
                     self._fps,
                     request.num_frames,
-                    self._trace,
-                    self._running(),
+                    trace=self._trace,
+                    replicas=self._running(),
                 )
             ), None
         except WavecoreError as error:

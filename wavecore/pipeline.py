@@ -20,6 +20,7 @@ from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
+from wavecore.placing import PlacementName, Placing
 from wavecore.restyling import Restyling, start_ring, streaming_rules
 from wavecore.rounds import (
     NoiseLevel,
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
+    from wavecore.placement.decode import DecodeOptions
     from wavecore.placement.device import SharedDevice
     from wavecore.placement.replicas import ReplicaOptions, Replicas
+    from wavecore.placement.sequence import SequenceMode
 
 OutputType = Literal["np", "pil", "pt", "latent"]
 
@@ -89,7 +92,10 @@ class Pipeline:
         size: tuple[int, int] | None = None,
         fps: float | None = None,
         rounds: RoundsKind | None = None,
-        placement: Literal["local", "replicas"] = "local",
+        placement: PlacementName = "local",
+        devices: int | None = None,
+        split: SequenceMode = "ulysses",
+        decoders: int | DecodeOptions = 0,
         control: Literal["free", "speculative"] = "free",
         speculation: Speculation | None = None,
         trace: Trace | None = None,
@@ -115,11 +121,12 @@ class Pipeline:
             Frames a second of the time stamps; the model's own when not given.
         rounds : "wavefront", "sequential" or "stream_batch", optional
             Order of the work; the one the model was distilled for when not given.
-        placement : "local" or "replicas"
-            Where the work runs: on one device, or with a process for each denoising stage and one for the
-            store pass (wave parallelism; rounds "wavefront").
-        replicas : Replicas or ReplicaOptions, optional
-            Processes to share, or how to start those of this session.
+        placement : "local", "replicas" or "sequence"
+            Where the work runs: on one device; with a process for each denoising stage and one for the
+            store pass (wave parallelism; rounds "wavefront"); or with the tokens of a chunk split over
+            processes (sequence parallelism). Control "speculative" runs on one device.
+        devices, split, decoders, replicas
+            See `wavecore.placing.Placing`.
         control : "free" or "speculative"
             When work is done: as fast as possible, or far ahead of playback and again where a new prompt
             replaces what was not shown.
@@ -133,7 +140,7 @@ class Pipeline:
         UsageError
             An argument is wrong; the message names it.
         """
-        _choice("placement", placement, ("local", "replicas"))
+        _choice("placement", placement, get_args(PlacementName))
         _choice("control", control, ("free", "speculative"))
         if speculation is not None and control != "speculative":
             raise UsageError(f"speculation: expected none with control {control!r}, got {speculation}")
@@ -145,22 +152,20 @@ class Pipeline:
         if num_frames is not None:
             _whole("num_frames", num_frames, 1)
         rules, levels, pixels = self.rules(rounds, steps), self.levels(steps), self._checked_size(size)
+        placing = Placing(
+            placement=placement, devices=devices, split=split, replicas=replicas, decoders=decoders
+        )
         if control == "speculative":
-            _choice("placement", placement, ("local",))
+            if placing != Placing():
+                raise UsageError(
+                    f"placement: expected local, without decoders, under control speculative, got {placement}"
+                )
             chosen = Speculation() if speculation is None else speculation
             return start_session(
                 self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace
             )
         self._causal("control 'free'")
-        if placement == "replicas":
-            from wavecore.replica_session import ReplicaSession
-
-            return ReplicaSession(
-                self.model, prompt, rules, levels, seed, pixels, fps, num_frames, trace, replicas
-            )
-        return Session(
-            self.model, prompt, rules, levels, seed, pixels, fps, num_frames=num_frames, trace=trace
-        )
+        return placing.start(self.model, prompt, rules, levels, seed, pixels, fps, num_frames, trace=trace)
 
     def restyle(
         self,
@@ -173,7 +178,7 @@ class Pipeline:
         size: tuple[int, int] | None = None,
         fps: float | None = None,
         rounds: RoundsKind | None = None,
-        placement: Literal["local", "layers"] = "local",
+        placement: Literal["local", "layers", "replicas"] = "local",
         devices: int = 2,
         shared: SharedDevice | None = None,
         streaming: StreamingSettings | None = None,
@@ -197,8 +202,9 @@ class Pipeline:
             Policies of a live source: noise, sinks, positions, chunk lengths.
         hold, length : callable, optional
             When the next chunk enters, and how many latent frames it has; see `Session`.
-        placement : "local" or "layers"
-            Where the work runs: here, or its layers over a ring of `devices` processes.
+        placement : "local", "layers" or "replicas"
+            Where the work runs: here; its layers over a ring of `devices` processes; or, of a source that is
+            not live, a process for each denoising stage and one for the store pass (rounds "wavefront").
         devices : int
             Processes of placement layers, this one included.
         shared : SharedDevice, optional
@@ -206,7 +212,9 @@ class Pipeline:
         prompt, seed, steps, size, fps, rounds, trace
             As for `session`.
         """
-        _choice("placement", placement, ("local", "layers"))
+        _choice("placement", placement, ("local", "layers", "replicas"))
+        if placement == "replicas" and (hold is not None or length is not None or shared is not None):
+            raise UsageError("placement: expected local or layers for a live or shared stream, got replicas")
         self._causal("restyling")
         strength = self.model.defaults.strength if strength is None else strength
         if not 0 < strength <= 1:
@@ -232,14 +240,20 @@ class Pipeline:
             self.model.defaults.shift,
             streaming.sink_block,
         )
+        levels, pixels = self.levels(steps, strength), self._checked_size(size)
+        fps = self.fps if fps is None else _positive("fps", fps)
+        if placement == "replicas":
+            return Placing(placement="replicas").start(
+                self.model, prompt, rules, levels, seed, pixels, fps, None, iter(frames), trace, restyling
+            )
         return Session(
             self.model,
             prompt,
             rules,
-            self.levels(steps, strength),
+            levels,
             seed,
-            self._checked_size(size),
-            self.fps if fps is None else _positive("fps", fps),
+            pixels,
+            fps,
             source=iter(frames),
             trace=trace,
             restyling=restyling,

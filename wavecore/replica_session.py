@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import TextContext
 from wavecore.placement.replicas import ReplicaOptions, ReplicaPlacement, Replicas
+from wavecore.restyling import Restyling
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.session import Session
 from wavecore.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from wavecore.placement.decode import DecodeOptions
 
 
 class ReplicaSession(Session):
@@ -18,7 +25,7 @@ class ReplicaSession(Session):
 
     Parameters
     ----------
-    model, prompt, rules, levels, seed, size, fps, num_frames, trace
+    model, prompt, rules, levels, seed, size, fps, num_frames, source, trace, restyling, decoders
         As for `Session`.
     replicas : Replicas or ReplicaOptions
         Processes that other sessions share, or how to start those of this session alone.
@@ -34,8 +41,11 @@ class ReplicaSession(Session):
         size: tuple[int, int],
         fps: float,
         num_frames: int | None = None,
+        source: Iterator[NDArray[np.uint8]] | None = None,
         trace: Trace | None = None,
+        restyling: Restyling | None = None,
         replicas: Replicas | ReplicaOptions | None = None,
+        decoders: DecodeOptions | None = None,
     ) -> None:
         factor = model.vae.spatial_factor
         latent = model.dit.config.in_channels, size[1] // factor, size[0] // factor
@@ -55,22 +65,33 @@ class ReplicaSession(Session):
                 size,
                 fps,
                 num_frames,
+                source=source,
                 trace=trace,
+                restyling=restyling,
                 ring=cast(Any, ReplicaPlacement(model.dit)),  # rounds run elsewhere altogether
+                decoders=decoders,
             )
+        except BaseException:
+            self._close_own()
+            raise
+        try:
             self._stream = replicas.stream(rules, levels, seed, self._rounds.chunks)
         except BaseException:
+            super().close()
             self._close_own()
             raise
 
     def _advance(self) -> bool:
-        """Let chunks enter as far as stages want them, and take the next one that is complete."""
+        """Let chunks enter as far as stages want them, and take the next one that is complete.
+
+        Returns once frames have come from processes that decode, too.
+        """
         if self._closed or self._frames_left == 0:
             return False
         stream = self._stream
         while stream.wants_chunk:
             self._enter()
-        taken = stream.take()
+        taken = stream.take(until=lambda: self._decoding.ready)
         if taken is None:
             return not stream.over
         chunk, latents = taken
@@ -80,7 +101,11 @@ class ReplicaSession(Session):
         return True
 
     def _enter(self) -> None:
-        """Let the next chunk enter under the latest prompt."""
+        """Let the next chunk enter under the latest prompt, if there is one."""
+        if self._source is not None and not self._prepare_source(self._source):
+            self._rounds.finish()
+            self._stream.end()
+            return
         chunk = self._stream.entered
         self._admit(next(self._rounds))
         context = self._of_chunk[chunk].context
@@ -88,7 +113,11 @@ class ReplicaSession(Session):
             # Conditions are numbered apart from prompt versions: a transition passes through several of them.
             self._last_context = context
             self._conditions += 1
-        self._stream.enter(self._conditions, context)
+        source, levels = self._handoff.entrance(chunk) or (None, None)
+        self._stream.enter(self._conditions, context, source, levels)
+
+    def _frames_arrived(self) -> None:
+        self._replicas.wake()
 
     def close(self) -> None:
         """Give up the stream; processes of its own end."""

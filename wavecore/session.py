@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wavecore.cache import pages_needed
 from wavecore.control.streaming import transition_weights
+from wavecore.decoding import Decoding, GroupPlan, LocalDecoding, WorkerDecoding
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import TextContext
@@ -21,14 +22,16 @@ from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.prompt import check_prompt
 from wavecore.restyling import Restyling
 from wavecore.rounds import NoiseLevel, Round, Rounds, Rules, StreamBatch
-from wavecore.source import ChunkSource, to_uint8
+from wavecore.source import ChunkSource
 from wavecore.trace import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from wavecore.placement.decode import DecodeOptions
     from wavecore.placement.device import SharedDevice, SharedPlacement
     from wavecore.placement.layers import Ring, RingPlacement
+    from wavecore.placement.sequence import SequencePlacement
 
 
 @dataclass(frozen=True)
@@ -112,9 +115,11 @@ class Session:
     length : callable () -> int, optional
         Asked for the latent frames of each chunk before it is read from the source; the rules say it when not
         given. Rounds "stream_batch" only.
-    ring : Ring or SharedDevice, optional
-        Runs the layers over several processes, or rounds together with those of other streams; they run here
-        when not given.
+    ring : Ring, SharedDevice or SequencePlacement, optional
+        Runs the layers over several processes, rounds together with those of other streams, or the tokens of
+        each slot over several processes; all of it runs here when not given.
+    decoders : DecodeOptions, optional
+        Processes that decode while the rounds go on; decoded here when not given.
 
     Attributes
     ----------
@@ -137,8 +142,10 @@ class Session:
         restyling: Restyling | None = None,
         hold: Callable[[int], bool] | None = None,
         length: Callable[[], int] | None = None,
-        ring: Ring | SharedDevice | None = None,
+        ring: Ring | SharedDevice | SequencePlacement | None = None,
+        decoders: DecodeOptions | None = None,
     ) -> None:
+        text = check_prompt(prompt)
         self.model = model
         self.trace = Trace() if trace is None else trace
         self.fps = fps
@@ -154,7 +161,7 @@ class Session:
         factor = model.vae.spatial_factor
         latent_size = (model.dit.config.in_channels, height // factor, width // factor)
         pages = pages_needed(rules, chunks)
-        self._placement: LocalPlacement | RingPlacement | SharedPlacement
+        self._placement: LocalPlacement | RingPlacement | SharedPlacement | SequencePlacement
         if ring is None:
             self._cache = local_cache(model.dit, pages, *latent_size[1:])
             self._placement = LocalPlacement(model.dit, self._cache)
@@ -163,7 +170,6 @@ class Session:
         self._flight: deque[Round] = deque()
         self._complete: deque[_Complete] = deque()
         self._handoff = Handoff(levels, seed, latent_size, model.device)
-        self._decoder = model.vae.stream_decoder()
         self._restyling, self._hold, self._length = restyling, hold, length
         self._placement.probe = None if restyling is None else restyling.sink_block
         self._source = None
@@ -176,8 +182,13 @@ class Session:
         self._of_chunk: dict[int, _Prompt] = {}
         self._closed = False
         self.in_flight = 0
-        self._prompt = self._encode(0, check_prompt(prompt))
+        self._prompt = self._encode(0, text)
         self._completed_version = 0
+        self._decoding: Decoding = LocalDecoding(model.vae, self.trace)
+        if decoders is not None:  # last of all: processes that nothing above can leave behind
+            self._decoding = WorkerDecoding(
+                model.vae, latent_size, decoders, self.trace, self._frames_arrived
+            )
 
     # -- for the user --------------------------------------------------------------------
 
@@ -208,8 +219,9 @@ class Session:
 
     def __next__(self) -> FrameGroup:
         while not self._ready:
-            if not self._advance():
+            if not self._advance() and not self._deliver(wait=True):
                 raise StopIteration
+            self._deliver(wait=False)
         return self._ready.popleft()
 
     def close(self) -> None:
@@ -217,6 +229,7 @@ class Session:
         self._closed = True
         self._ready.clear()
         self._of_chunk.clear()
+        self._decoding.close()
         self._placement.close()
 
     def __enter__(self) -> Session:
@@ -262,7 +275,8 @@ class Session:
             self._decode(round.completes, complete)
             done = round.completes
             if self._restyling is not None:
-                hidden = self._placement.embeddings.get(self._rules.steps - 1)
+                probed = self._restyling.sink_block is not None
+                hidden = self._placement.embeddings.get(self._rules.steps - 1) if probed else None
                 lag = self._rules.lag if isinstance(self._rules, StreamBatch) else 1
                 version = self._of_chunk[done].version
                 self._complete.append(_Complete(round.index + lag, done, version, complete, hidden))
@@ -303,25 +317,36 @@ class Session:
             if self._source is not None and self._restyling is not None:
                 self._restyling.enter(self._handoff, slot.chunk, self._source, self.trace)
 
-    @torch.inference_mode()
     def _decode(self, chunk: int, latents: Tensor) -> None:
-        """Turn a complete chunk [c, f, h, w] into frame groups."""
-        prompt = self._of_chunk[chunk]
+        """Have a complete chunk [c, f, h, w] turned into frame groups."""
+        version = self._of_chunk[chunk].version
         for latent in latents.unbind(1):
             left = self._frames_left if self._source is None else self._source.frames_left(self._frames_out)
             if left == 0:
                 break
-            with self.trace.span("decode", chunk=chunk, group=self._groups):
-                frames = to_uint8(self._decoder(latent[None, :, None])[0, :, :left])
-            group = FrameGroup(
-                frames, self._groups, prompt.version, self._frames_out / self.fps, latent.clone()
-            )
+            count = self._stride if self._groups else 1
+            count = count if left is None else min(count, left)
+            pts = self._frames_out / self.fps
+            self._decoding.put(GroupPlan(self._groups, version, pts, chunk, latent.clone(), count))
+            self._deliver(wait=False)
+            self._groups += 1
+            self._frames_out += count
+            if self._frames_left is not None:
+                self._frames_left -= count
+
+    def _deliver(self, wait: bool) -> bool:
+        """Make what is decoded ready; False when nothing was, after having waited for a group if told to."""
+        delivered = False
+        while (taken := self._decoding.take(wait)) is not None:
+            plan, frames = taken
+            group = FrameGroup(frames, plan.index, plan.version, plan.pts, plan.latent)
             self.trace.record("ready", group=group.index, version=group.version, frames=len(frames))
             self._ready.append(group)
-            self._groups += 1
-            self._frames_out += len(frames)
-            if self._frames_left is not None:
-                self._frames_left -= len(frames)
+            delivered, wait = True, False
+        return delivered
+
+    def _frames_arrived(self) -> None:
+        """Frames have come from a process that decodes; called from a thread."""
 
     # -- helpers -------------------------------------------------------------------------
 

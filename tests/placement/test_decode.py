@@ -7,14 +7,27 @@ import pytest
 import torch
 
 from wavecore.errors import UsageError, WavecoreError
+from wavecore.models.sprites_vae import SpritesVAE
+from wavecore.models.taehv import TAEHV, TAEHVConfig
 from wavecore.models.wan_vae import WanVAE, WanVAEConfig
-from wavecore.placement.decode import DecodePipeline, cut_units, unit_seconds
+from wavecore.placement.decode import DecodeOptions, DecodePipeline, cut_units, unit_seconds
+
+TINY = TAEHVConfig(encoder_width=8, decoder_widths=(16, 12, 8, 6))
+KINDS = {
+    "wan": lambda: WanVAE(WanVAEConfig(base_dim=8, num_res_blocks=1)),
+    "taehv": lambda: TAEHV(TINY),
+    "sprites": lambda: SpritesVAE(width=16, blocks=1),
+}
+
+
+def made(kind):
+    torch.manual_seed(0)
+    return KINDS[kind]().eval().requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
 def vae():
-    torch.manual_seed(0)
-    return WanVAE(WanVAEConfig(base_dim=8, num_res_blocks=1)).eval().requires_grad_(False)
+    return made("wan")
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +41,14 @@ def decoded(vae, latents):
         return [decoder(latent) for latent in latents]
 
 
-def test_a_cut_anywhere_gives_the_same_bits(vae, latents):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cut_anywhere_gives_the_same_bits(kind, latents):
     """Units one after the other from every boundary on, with their states: what workers do."""
+    vae = made(kind)
     expected = decoded(vae, latents)
-    units = vae.decoder.units
-    for cut in range(1, len(units)):
+    units = vae.decoder_units
+    assert len(units) == len(unit_seconds(vae, (16, 2, 3), runs=1))
+    for cut in range(len(units)):
         states = [[()] * cut, [()] * (len(units) - cut)]
         for latent, frames in zip(latents, expected, strict=True):
             with torch.inference_mode():
@@ -40,11 +56,11 @@ def test_a_cut_anywhere_gives_the_same_bits(vae, latents):
                 for part, own in zip((units[:cut], units[cut:]), states, strict=True):
                     for index, unit in enumerate(part):
                         x, own[index] = unit(x, own[index])
-            assert torch.equal(x.clamp(-1, 1).permute(0, 4, 1, 2, 3), frames)
+            assert torch.equal(vae.decoder_output(x), frames)
 
 
 def test_workers_overlap_and_give_the_bits_of_one_decoder(vae, latents):
-    cuts = cut_units(unit_seconds(vae, 2, 3, runs=1), 3)
+    cuts = cut_units(unit_seconds(vae, (16, 2, 3), runs=1), 3)
     with DecodePipeline(vae, cuts) as pipeline:
         for latent in latents:  # all under way before the first is taken
             pipeline.put(latent)
@@ -69,6 +85,23 @@ def test_workers_overlap_and_give_the_bits_of_one_decoder(vae, latents):
 )
 def test_cuts_balance_measured_times(seconds, workers, cuts):
     assert cut_units(seconds, workers) == cuts
+
+
+def test_a_worker_beside_other_work_gets_fewer_units():
+    assert cut_units([1, 1, 1, 1, 1, 1], 2, busy=(3, 0)) == [range(1), range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers: expected at least 1, got 0"),
+        ({"threads": 0}, "threads: expected at least 1, got 0"),
+        ({"workers": 2, "busy": (1.0,)}, "busy: expected 2 numbers, one a worker, got 1"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(UsageError, match=message):
+        DecodeOptions(**options)
 
 
 @pytest.mark.parametrize("workers", [0, 4])

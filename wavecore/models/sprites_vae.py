@@ -106,6 +106,19 @@ class SpritesVAE(nn.Module):
             )
         return self.encode_group(frames)[:, :, None], (frames[:, :, -1:],)
 
+    @property
+    def decoder_units(self) -> list[nn.Module]:
+        """One unit: what is coded linearly goes around the refinement. See `stream.UnitDecoder`."""
+        return [_WholeDecoder(self)]
+
+    def decoder_input(self, latent: Tensor) -> Tensor:
+        """The latent as it is."""
+        return latent
+
+    def decoder_output(self, x: Tensor) -> Tensor:
+        """The frames as they are."""
+        return x
+
     def decode_step(self, latent: Tensor, state: State) -> tuple[Tensor, State]:
         """Next 1 (first call) or 4 frames [b, 3, f, h, w] of one latent [b, c, 1, h / 8, w / 8]."""
         current = latent[:, :, 0].to(self.decoder.weight.dtype)
@@ -129,3 +142,14 @@ class SpritesVAE(nn.Module):
     def stream_decoder(self) -> Stream:
         """Decoder that takes one latent at a time and gives 1, then 4, 4, ... frames."""
         return Stream(self.decode_step)
+
+
+class _WholeDecoder(nn.Module):
+    """The decoder as one unit."""
+
+    def __init__(self, vae: SpritesVAE) -> None:
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, latent: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.vae.decode_step(latent, state)

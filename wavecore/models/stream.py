@@ -73,6 +73,20 @@ class StreamingVAE(Protocol):
         """Decoder for latents that arrive over time, one a call."""
 
 
+class UnitDecoder(Protocol):
+    """A stream decoder as units one behind the other, each (x, state) -> (x, state): where it can be cut."""
+
+    @property
+    def decoder_units(self) -> list[nn.Module]:
+        """The units in order."""
+
+    def decoder_input(self, latent: Tensor) -> Tensor:
+        """What the first unit takes, of the next latent [b, c, 1, height, width] of a stream."""
+
+    def decoder_output(self, x: Tensor) -> Tensor:
+        """Frames [b, 3, n, height, width] in [-1, 1] of what the last unit gives."""
+
+
 def run_units(units: Iterable[nn.Module], x: Tensor, states: State) -> tuple[Tensor, State]:
     """Pass `x` through units that each map (x, state) to (x, state).
 

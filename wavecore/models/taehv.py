@@ -109,6 +109,17 @@ class TGrow(nn.Module):
         return grown.unflatten(-1, (self.stride, -1)).movedim(-2, 2).flatten(1, 2), ()
 
 
+class SkipFirst(nn.Module):
+    """Leave out the first frames of a stream, which decode what was before its beginning."""
+
+    def __init__(self, frames: int) -> None:
+        super().__init__()
+        self.frames = frames
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        return (x if state else x[:, self.frames :]), (x.new_empty(0),)
+
+
 def _soft_clamp(x: Tensor) -> Tensor:
     return torch.tanh(x / 3) * 3
 
@@ -221,10 +232,23 @@ class TAEHV(nn.Module):
             raise UsageError(
                 f"latent: expected [b, {self._channels}, 1, height, width], got {list(latent.shape)}"
             )
-        x, after = run_units(self.decoder, latent.permute(0, 2, 3, 4, 1).to(self._dtype), state)
+        x, after = run_units(self.decoder, self.decoder_input(latent), state)
         if not state:
             x = x[:, _FRAMES - 1 :]
-        return (x.clamp(0, 1) * 2 - 1).permute(0, 4, 1, 2, 3), after
+        return self.decoder_output(x), after
+
+    @property
+    def decoder_units(self) -> list[nn.Module]:
+        """See `wavecore.models.stream.UnitDecoder`."""
+        return [*self.decoder, SkipFirst(_FRAMES - 1)]
+
+    def decoder_input(self, latent: Tensor) -> Tensor:
+        """Frames [b, 1, h, w, latent_channels] for the decoder."""
+        return latent.permute(0, 2, 3, 4, 1).to(self._dtype)
+
+    def decoder_output(self, x: Tensor) -> Tensor:
+        """Frames [b, 3, n, 8 * h, 8 * w] in [-1, 1] of what the decoder gives."""
+        return (x.clamp(0, 1) * 2 - 1).permute(0, 4, 1, 2, 3)
 
     @property
     def _channels(self) -> int:

@@ -229,12 +229,21 @@ class WanVAE(nn.Module):
                 f"latent: expected [b, {self.config.z_dim}, 1, height, width], got {list(latent.shape)}"
             )
         x, state = self.decoder(self.decoder_input(latent), state)
-        return x.clamp(-1, 1).permute(0, 4, 1, 2, 3), state
+        return self.decoder_output(x), state
+
+    @property
+    def decoder_units(self) -> list[nn.Module]:
+        """See `wavecore.models.stream.UnitDecoder`."""
+        return self.decoder.units
 
     def decoder_input(self, latent: Tensor) -> Tensor:
         """What `decoder` takes, frames [b, t, h, w, z_dim], of normalised latents [b, z_dim, t, h, w]."""
         x = latent.permute(0, 2, 3, 4, 1).to(self.latents_mean.dtype) * self.latents_std + self.latents_mean
         return self.conv2(x)
+
+    def decoder_output(self, x: Tensor) -> Tensor:
+        """Frames [b, 3, t, h, w] in [-1, 1] of what `decoder` gives."""
+        return x.clamp(-1, 1).permute(0, 4, 1, 2, 3)
 
     def encode(self, video: Tensor) -> Tensor:
         """Latents [b, z_dim, 1 + k, h, w] of a video [b, 3, 1 + temporal_factor * k, height, width].

@@ -1,45 +1,81 @@
-"""The decoder of a Wan VAE cut into parts that run one behind the other, each in its own process."""
+"""A stream decoder cut into parts that run one behind the other, each in its own process."""
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wavecore.control.streaming import partition
 from wavecore.errors import UsageError, WavecoreError
-from wavecore.models.stream import State, run_units
-from wavecore.models.wan_vae import WanVAE, WanVAEConfig
+from wavecore.models.stream import State, UnitDecoder, run_units
 from wavecore.placement.launch import module_command
 
 
-def unit_seconds(vae: WanVAE, height: int, width: int, latents: int = 3, runs: int = 3) -> list[float]:
-    """Measured time of each unit of the decoder for a latent of `height` x `width`, in seconds.
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """Processes that decode.
+
+    Attributes
+    ----------
+    workers : int
+    threads : int
+        Of each.
+    cores : sequence of int, optional
+        Cores to pin them to, in turn. Not pinned when left out.
+    busy : sequence of float, optional
+        Seconds that each one's core is busy with other work for every latent, such as a stage beside it:
+        it then gets fewer units.
+    """
+
+    workers: int = 1
+    threads: int = 1
+    cores: Sequence[int] | None = None
+    busy: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "threads"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.busy is not None and len(self.busy) != self.workers:
+            raise UsageError(f"busy: expected {self.workers} numbers, one a worker, got {len(self.busy)}")
+
+
+def unit_seconds(
+    vae: UnitDecoder, latent: tuple[int, int, int], latents: int = 3, runs: int = 3
+) -> list[float]:
+    """Measured time of each unit of a decoder for latents (channels, height, width), in seconds.
 
     The first latent of a stream, which becomes one frame instead of several, is left out. Operations would
     not do: measured times of units with equal operations differ severalfold.
     """
-    samples: list[list[float]] = [[] for _ in vae.decoder.units]
+    units = vae.decoder_units
+    samples: list[list[float]] = [[] for _ in units]
+    channels, height, width = latent
     with torch.inference_mode():
         for _ in range(runs):
-            states: list[State] = [()] * len(samples)
+            states: list[State] = [()] * len(units)
             for index in range(latents):
-                x = vae.decoder_input(torch.randn(1, vae.config.z_dim, 1, height, width))
-                for unit, module in enumerate(vae.decoder.units):
+                x = vae.decoder_input(torch.randn(1, channels, 1, height, width))
+                for unit, module in enumerate(units):
                     began = time.perf_counter()
                     x, states[unit] = module(x, states[unit])
                     if index:
@@ -47,8 +83,16 @@ def unit_seconds(vae: WanVAE, height: int, width: int, latents: int = 3, runs: i
     return [median(values) for values in samples]
 
 
-def cut_units(seconds: Sequence[float], workers: int) -> list[range]:
+def cut_units(seconds: Sequence[float], workers: int, busy: Sequence[float] | None = None) -> list[range]:
     """Contiguous units for each worker such that the busiest is least busy.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        Of each unit.
+    workers : int
+    busy : sequence of float, optional
+        Seconds that each worker is busy with other work.
 
     Raises
     ------
@@ -57,7 +101,7 @@ def cut_units(seconds: Sequence[float], workers: int) -> list[range]:
     """
     if not 1 <= workers <= len(seconds):
         raise UsageError(f"workers: expected 1 to {len(seconds)}, one a unit at most, got {workers}")
-    ends = [0, *accumulate(partition([[value] * workers for value in seconds]))]
+    ends = [0, *accumulate(partition([[value] * workers for value in seconds], busy))]
     return [range(a, b) for a, b in pairwise(ends)]
 
 
@@ -68,7 +112,7 @@ class DecodePipeline:
 
     Parameters
     ----------
-    vae : WanVAE
+    vae : UnitDecoder
         On the CPU.
     cuts : sequence of range
         Units of each worker; see `cut_units`.
@@ -76,35 +120,37 @@ class DecodePipeline:
         Of each worker.
     cores : sequence of int, optional
         Cores to pin workers to, in turn.
+    on_arrival : callable, optional
+        Called from a thread when frames have come, or can come no more.
     """
 
     def __init__(
-        self, vae: WanVAE, cuts: Sequence[range], threads: int = 1, cores: Sequence[int] | None = None
+        self,
+        vae: UnitDecoder,
+        cuts: Sequence[range],
+        threads: int = 1,
+        cores: Sequence[int] | None = None,
+        on_arrival: Callable[[], None] | None = None,
     ) -> None:
-        units = len(vae.decoder.units)
+        units = vae.decoder_units
         joined = [unit for cut in cuts for unit in cut]
-        if joined != list(range(units)) or not all(cuts):
-            raise UsageError(f"cuts: expected units 0 to {units - 1} in order, none empty, got {list(cuts)}")
-        self._waiting: deque[None] = deque()
+        if joined != list(range(len(units))) or not all(cuts):
+            raise UsageError(
+                f"cuts: expected units 0 to {len(units) - 1} in order, none empty, got {list(cuts)}"
+            )
+        self._vae, self._on_arrival = vae, on_arrival
+        self._given = self._taken = 0
+        self._arrived: deque[Tensor] = deque()
+        self._ended = False
+        self._changed = threading.Condition()
         self._processes: list[subprocess.Popen[bytes]] = []
         pairs = [socket.socketpair() for _ in range(len(cuts) + 1)]
-        weights, count = _pack(vae)
         try:
             for index, cut in enumerate(cuts):
-                core = None if cores is None else cores[index % len(cores)]
+                core = -1 if cores is None else cores[index % len(cores)]
                 source, target = pairs[index][1], pairs[index + 1][0]
-                setup = vae.config, cut, threads, core, count
-                command = module_command("wavecore.placement.decode")
-                command += [
-                    str(source.fileno()),
-                    str(target.fileno()),
-                    str(weights),
-                    pickle.dumps(setup).hex(),
-                ]
-                passed = (source.fileno(), target.fileno(), weights)
-                self._processes.append(subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL))
+                self._start(units[cut.start : cut.stop], source.fileno(), target.fileno(), threads, core)
         finally:
-            os.close(weights)
             for left, right in pairs[1:-1]:
                 left.close()
                 right.close()
@@ -112,16 +158,30 @@ class DecodePipeline:
             pairs[-1][0].close()
         self._into = Connection(pairs[0][0].detach())
         self._out = Connection(pairs[-1][1].detach())
-        self._dtype = vae.latents_mean.dtype
-        self._vae = vae
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _start(self, units: Sequence[nn.Module], source: int, target: int, threads: int, core: int) -> None:
+        """Start a worker, which gets its units in a file without a name."""
+        memory = os.memfd_create("wavecore-decoder")
+        try:
+            with os.fdopen(os.dup(memory), "wb") as file:
+                pickle.dump(list(units), file)
+            numbers = (source, target, memory, threads, core)
+            command = [*module_command("wavecore.placement.decode"), *map(str, numbers)]
+            self._processes.append(
+                subprocess.Popen(command, pass_fds=(source, target, memory), stdin=subprocess.DEVNULL)
+            )
+        finally:
+            os.close(memory)
 
     def put(self, latent: Tensor) -> None:
-        """Give the next latent, [b, z_dim, 1, height, width]."""
+        """Give the next latent, [b, c, 1, height, width]."""
         try:
             _send(self._into, self._vae.decoder_input(latent))
         except OSError:
             raise self._fault() from None
-        self._waiting.append(None)
+        self._given += 1
 
     def get(self) -> Tensor:
         """Wait for the frames [b, 3, n, height, width] in [-1, 1] of the oldest latent given.
@@ -131,19 +191,41 @@ class DecodePipeline:
         WavecoreError
             A worker has ended; names it.
         """
-        if not self._waiting:
+        if not self.waiting:
             raise UsageError("get: expected a latent that was given, got none")
-        try:
-            frames = _receive(self._out)
-        except (EOFError, OSError):
-            raise self._fault() from None
-        self._waiting.popleft()
-        return frames.clamp(-1, 1).permute(0, 4, 1, 2, 3)
+        with self._changed:
+            self._changed.wait_for(lambda: self._arrived or self._ended)
+            if not self._arrived:
+                raise self._fault()
+            x = self._arrived.popleft()
+        self._taken += 1
+        return self._vae.decoder_output(x)
 
     @property
     def waiting(self) -> int:
         """Latents whose frames were not taken yet."""
-        return len(self._waiting)
+        return self._given - self._taken
+
+    @property
+    def ready(self) -> bool:
+        """Whether `get` returns, or raises, at once."""
+        return bool(self._arrived) or self._ended
+
+    def _read(self) -> None:
+        """Take frames as they come, so that the last worker never waits for whoever reads them."""
+        while not self._ended:
+            try:
+                arrived = _receive(self._out)
+            except (EOFError, OSError):
+                arrived = None
+            with self._changed:
+                if arrived is None:
+                    self._ended = True
+                else:
+                    self._arrived.append(arrived)
+                self._changed.notify_all()
+            if self._on_arrival is not None:
+                self._on_arrival()
 
     def _fault(self) -> WavecoreError:
         for index, process in enumerate(self._processes):
@@ -159,19 +241,34 @@ class DecodePipeline:
     def close(self) -> None:
         """End the workers."""
         self._into.close()
-        self._out.close()
         for process in self._processes:
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._reader.join()  # the last worker's end has closed its connection
+        self._out.close()
 
     def __enter__(self) -> DecodePipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def start_decoders(
+    vae: UnitDecoder,
+    latent: tuple[int, int, int],
+    options: DecodeOptions,
+    on_arrival: Callable[[], None] | None = None,
+) -> DecodePipeline:
+    """Workers cut by measured times for latents of this size (channels, height, width)."""
+    if options.workers == 1:
+        cuts = [range(len(vae.decoder_units))]
+    else:
+        cuts = cut_units(unit_seconds(vae, latent), options.workers, options.busy)
+    return DecodePipeline(vae, cuts, options.threads, options.cores, on_arrival)
 
 
 def _send(connection: Connection, tensor: Tensor) -> None:
@@ -192,24 +289,16 @@ def _receive(connection: Connection) -> Tensor:
     return tensor.permute([order.index(axis) for axis in range(len(order))])
 
 
-def _pack(vae: WanVAE) -> tuple[int, int]:
-    """Weights of the decoder in a file without a name, and its length."""
-    data = pickle.dumps(dict(vae.decoder.state_dict()))
-    file = os.memfd_create("wavecore-decoder")
-    with os.fdopen(os.dup(file), "wb") as writer:
-        writer.write(data)
-    return file, len(data)
-
-
 def _main() -> None:
     """Pass what comes through some units of a decoder and on."""
-    source, target, weights = (int(text) for text in sys.argv[1:4])
-    config, cut, threads, core, count = pickle.loads(bytes.fromhex(sys.argv[4]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the session says what an interrupt means
+    source, target, memory, threads, core = map(int, sys.argv[1:6])
     torch.set_num_threads(threads)
-    if core is not None:
+    if core >= 0:
         os.sched_setaffinity(0, {core})
-    with mmap.mmap(weights, count, access=mmap.ACCESS_READ) as memory:
-        units = _units(config, cut, pickle.loads(memory[:]))
+    with mmap.mmap(memory, 0, access=mmap.ACCESS_READ) as weights:
+        units: list[Any] = pickle.load(io.BytesIO(weights[:]))
+    os.close(memory)
     into, out = Connection(source), Connection(target)
     states: State = ()
     with torch.inference_mode():
@@ -223,13 +312,6 @@ def _main() -> None:
                 _send(out, x)
             except BrokenPipeError:
                 return
-
-
-def _units(config: WanVAEConfig, cut: range, state: dict[str, Any]) -> list[torch.nn.Module]:
-    with torch.device("meta"):
-        decoder = WanVAE(config).decoder
-    decoder.load_state_dict(state, assign=True)
-    return decoder.eval().requires_grad_(False).units[cut.start : cut.stop]
 
 
 if __name__ == "__main__":

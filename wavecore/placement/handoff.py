@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wavecore.errors import WavecoreError
 from wavecore.rounds import Key, NoiseLevel, Round, Slot, noise
+from wavecore.transfer import upload
 
 
 def renoise(x0: Tensor, epsilon: Tensor, sigma: float) -> Tensor:
@@ -60,7 +61,7 @@ class Handoff:
         """Noise of a chunk at a stage, float32 [c, f, h, w]."""
         channels, height, width = self.size
         drawn = noise(self.seed, chunk, stage, (channels, frames, height, width))
-        return torch.from_numpy(drawn).to(self.device)
+        return upload(torch.from_numpy(drawn), self.device)
 
     def enter(
         self,
@@ -79,9 +80,13 @@ class Handoff:
         sigma = self.level(chunk, 0).sigma if sigma is None else sigma
         self._waiting[Key(chunk, 0)] = renoise(source, self.noise(chunk, 0, source.shape[1]), sigma)
 
-    def noised(self, chunk: int, stage: int, x0: Tensor) -> Tensor:
-        """Input of a denoising stage: the estimate x0 [c, f, h, w] of the stage before, noised anew."""
-        return renoise(x0, self.noise(chunk, stage, x0.shape[1]), self.levels[stage].sigma)
+    def entrance(self, chunk: int) -> tuple[Tensor, Sequence[NoiseLevel] | None] | None:
+        """What a chunk enters with, for rounds that run elsewhere: its input and its own levels, if any.
+
+        None where it starts from noise alone.
+        """
+        latent = self._waiting.pop(Key(chunk, 0), None)
+        return None if latent is None else (latent, self._own_levels.pop(chunk, None))
 
     def latents(self, round: Round) -> dict[int, Tensor]:
         """Input of each slot of a round, by stage."""

@@ -129,6 +129,16 @@ class Nursery:
         self.close()
 
 
+def how_it_ended(status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        with suppress(ValueError):
+            return f"it was ended by {signal.Signals(number).name}"
+        return f"it was ended by signal {number}"
+    return f"it ended with exit code {os.waitstatus_to_exitcode(status)}"
+
+
 def _pack(dit: CausalWanDiT) -> tuple[int, list[tuple[str, tuple[int, ...], torch.dtype, int]]]:
     """Weights in a file without a name; returns it and what lies where."""
     described, at = [], 0

@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ from torch import Tensor, nn
 from wavecore.placement.exchange import ExchangeMode, Transport
 from wavecore.placement.segment import Layout
 from wavecore.rounds import NoiseLevel, Rules
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def send(connection: Connection, message: Any) -> None:
@@ -93,10 +97,16 @@ class Text:
 
 @dataclass(frozen=True)
 class Enter:
-    """To a stage: the next chunk enters, and so the next round may run."""
+    """To a stage: the next chunk enters, and so the next round may run.
+
+    `levels` are its own where they differ from the stream's; `source`, to the first stage only, is what it
+    starts from where that is not noise alone.
+    """
 
     chunk: int
     version: int
+    levels: Sequence[NoiseLevel] | None = None
+    source: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Complete:
 
     number: int
     chunk: int
-    latent: Tensor
+    latent: NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -52,7 +53,13 @@ class ReplicaStream:
             return False
         return self.entered - self.taken < self.rules.steps + 2
 
-    def enter(self, version: int, text: TextContext) -> None:
+    def enter(
+        self,
+        version: int,
+        text: TextContext,
+        source: Tensor | None = None,
+        levels: Sequence[NoiseLevel] | None = None,
+    ) -> None:
         """Let the next chunk enter the first stage.
 
         Parameters
@@ -61,6 +68,10 @@ class ReplicaStream:
             Number of its condition, which does not fall from chunk to chunk.
         text : TextContext
             The condition, with a batch of 1.
+        source : Tensor [c, f, h, w], optional
+            Input of its first stage, float32; noise alone when not given.
+        levels : sequence of NoiseLevel, optional
+            Its own, where they differ from the stream's.
         """
         replicas = self._replicas
         replicas.check()
@@ -73,7 +84,10 @@ class ReplicaStream:
         if version not in self._versions:
             self._versions.add(version)
             replicas._tell_all(protocol.Text(version, text.keys, text.values))
-        replicas._tell_all(protocol.Enter(self.entered, version))
+        entering = protocol.Enter(self.entered, version, levels)
+        replicas._tell(0, entering if source is None else replace(entering, source=source.numpy()))
+        for stage in range(1, replicas.shape.stages):
+            replicas._tell(stage, entering)
         self.entered += 1
         if self.entered == self.chunks:
             self._leave()
@@ -95,10 +109,11 @@ class ReplicaStream:
             self._replicas._waiting.remove(self)
             self._replicas._lock.notify_all()
 
-    def take(self, wait: bool = True) -> tuple[int, Tensor] | None:
+    def take(self, wait: bool = True, until: Callable[[], bool] = lambda: False) -> tuple[int, Tensor] | None:
         """Wait for the next final latent [c, f, h, w]; None when the stream is over.
 
-        Returns at once with None also while a chunk may enter that has not, and if not to `wait`.
+        Returns with None also while a chunk may enter that has not, if not to `wait`, and once `until` holds,
+        which is looked at after every `Replicas.wake`.
 
         Raises
         ------
@@ -117,7 +132,7 @@ class ReplicaStream:
                 if self.over:
                     return None
                 replicas.check()
-                if self.wants_chunk or not wait:
+                if self.wants_chunk or not wait or until():
                     return None
                 replicas._lock.wait(1.0)
 

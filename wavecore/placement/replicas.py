@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import threading
 import time
 from collections import deque
@@ -13,11 +12,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import protocol
 from wavecore.placement.exchange import Job
-from wavecore.placement.nursery import Nursery
+from wavecore.placement.nursery import Nursery, how_it_ended
 from wavecore.placement.replica_options import SPIN_US, ReplicaOptions, check_hellos, rank_name
 from wavecore.placement.replica_stream import ReplicaPlacement, ReplicaStream
 from wavecore.placement.segment import Layout, StreamShape
@@ -171,7 +172,7 @@ class Replicas:
                 case protocol.Complete(number, chunk, latent):
                     with self._lock:
                         if number in self._streams:
-                            self._streams[number]._complete[chunk] = latent
+                            self._streams[number]._complete[chunk] = torch.from_numpy(latent)
                         self._lock.notify_all()
                 case protocol.Finished(number, sent):
                     with self._lock:
@@ -228,12 +229,7 @@ class Replicas:
         )
         if stage in self._said:
             return f"{name}: {self._said[stage]}"
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            with suppress(ValueError):
-                return f"{name}: it was ended by {signal.Signals(number).name}"
-            return f"{name}: it was ended by signal {number}"
-        return f"{name}: it ended with exit code {os.waitstatus_to_exitcode(status)}"
+        return f"{name}: {how_it_ended(status)}"
 
     def _end_all(self) -> None:
         """Ask the stages that are left to end, then end them."""
@@ -252,6 +248,11 @@ class Replicas:
             raise WavecoreError(self._failure)
         if self._closed:
             raise UsageError("placement: expected open replicas, got closed ones")
+
+    def wake(self) -> None:
+        """Let every `ReplicaStream.take` look again; from any thread."""
+        with self._lock:
+            self._lock.notify_all()
 
     @property
     def pids(self) -> list[int]:

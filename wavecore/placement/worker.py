@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -22,15 +22,22 @@ from wavecore.errors import WavecoreError
 from wavecore.models.dit import CausalWanDiT, TextContext
 from wavecore.placement import protocol
 from wavecore.placement.exchange import Exchange, Job
-from wavecore.placement.handoff import Handoff
+from wavecore.placement.handoff import Handoff, renoise
 from wavecore.placement.segment import placed
+from wavecore.placement.sequence.messages import Join
+from wavecore.placement.sequence.worker import serve_sequence
 from wavecore.placement.stage import StageRunner
+from wavecore.rounds import NoiseLevel
 
 
 def serve(connection: Connection, dit: CausalWanDiT, digest: str) -> int:
-    """Work as a stage until the connection ends; returns the exit code of the process."""
+    """Work as a stage, or as a rank of a sequence, until the connection ends; returns the exit code."""
     try:
-        Worker(connection, dit, digest).run()
+        first = protocol.receive(connection)
+        if isinstance(first, Join):
+            serve_sequence(connection, dit, first)
+        else:
+            Worker(connection, dit, digest, first).run()
         return 0
     except WavecoreError as error:
         reason = str(error)
@@ -52,13 +59,12 @@ class Worker:
     dit : CausalWanDiT
     digest : str
         `protocol.checksum` of its weights.
+    setup : protocol.Setup
     """
 
-    def __init__(self, connection: Connection, dit: CausalWanDiT, digest: str) -> None:
-        self._connection, self._dit = connection, dit
+    def __init__(self, connection: Connection, dit: CausalWanDiT, digest: str, setup: protocol.Setup) -> None:
+        self._connection, self._dit, self._setup = connection, dit, setup
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._setup: protocol.Setup = protocol.receive(connection)
-        setup = self._setup
         torch.set_num_threads(setup.threads)
         if setup.core is not None:
             os.sched_setaffinity(0, {setup.core})
@@ -188,6 +194,8 @@ class _Stream:
         self._entered = 0
         self._version: dict[int, int] = {}
         self._texts: dict[int, TextContext] = {}
+        self._levels: dict[int, Sequence[NoiseLevel]] = {}
+        self._source: dict[int, Tensor] = {}
 
     def run(self) -> None:
         """Run the rounds of this stage to the end of the stream."""
@@ -227,9 +235,13 @@ class _Stream:
             match self._next():
                 case protocol.Text(version, keys, values):
                     self._texts[version] = TextContext(keys, values)
-                case protocol.Enter(chunk, version):
+                case protocol.Enter(chunk, version, levels, source):
                     self._entered = chunk + 1
                     self._version[chunk] = version
+                    if levels is not None:
+                        self._levels[chunk] = levels
+                    if source is not None:
+                        self._source[chunk] = torch.from_numpy(source)
                 case protocol.End(chunks):
                     job.chunks = chunks
 
@@ -237,24 +249,28 @@ class _Stream:
         stage, rules = self._stage, self._job.rules
         chunk, tick = index - stage, self._job.first_tick + index
         frames = rules.frames(chunk)
-        latent = self._input(chunk, frames, tick)
+        levels = self._levels.pop(chunk, self._begin.levels)
+        latent = self._input(chunk, frames, tick, levels)
         text = self._texts[self._version.pop(chunk)]
-        x0 = self._runner.run(index, latent, self._begin.levels, text)
+        x0 = self._runner.run(index, latent, levels, text)
         oldest = min(self._version.values(), default=max(self._texts))
         self._texts = {version: text for version, text in self._texts.items() if version >= oldest}
         if x0 is None:
             return
         self._exchange.hand_on(tick, x0)
         if stage == rules.steps - 1:
-            self._send(protocol.Complete(self._begin.number, chunk, x0))
+            self._send(protocol.Complete(self._begin.number, chunk, x0.numpy()))
 
-    def _input(self, chunk: int, frames: int, tick: int) -> Tensor:
+    def _input(self, chunk: int, frames: int, tick: int, levels: Sequence[NoiseLevel]) -> Tensor:
         """What a chunk looks like as it enters this stage."""
         stage = self._stage
         if stage == 0:
-            return self._handoff.noise(chunk, 0, frames)
+            source = self._source.pop(chunk, None)
+            return self._handoff.noise(chunk, 0, frames) if source is None else source
         clean = self._exchange.latent(tick, frames)
-        return clean if stage == self._job.rules.steps else self._handoff.noised(chunk, stage, clean)
+        if stage == self._job.rules.steps:
+            return clean
+        return renoise(clean, self._handoff.noise(chunk, stage, frames), levels[stage].sigma)
 
 
 def _store(host: str, port: int, is_master: bool, timeout: float) -> Any:

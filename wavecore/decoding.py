@@ -1,0 +1,156 @@
+"""Latents of a session on their way to frames: decoded here, or by processes beside it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from wavecore.models.stream import StreamingVAE
+from wavecore.source import to_uint8
+from wavecore.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from wavecore.placement.decode import DecodeOptions
+
+_LATENTS_PER_WORKER = 6
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What is known of a frame group before its frames are there.
+
+    Attributes
+    ----------
+    index, version, pts
+        As in `FrameGroup`.
+    chunk : int
+    latent : Tensor [c, h, w]
+    frames : int
+        How many of its frames count: fewer at the end of a stream.
+    """
+
+    index: int
+    version: int
+    pts: float
+    chunk: int
+    latent: Tensor
+    frames: int
+
+
+class Decoding(Protocol):
+    """What a session asks of its decoder."""
+
+    def put(self, plan: GroupPlan) -> None:
+        """Give the next latent."""
+
+    def take(self, wait: bool) -> tuple[GroupPlan, NDArray[np.uint8]] | None:
+        """The oldest group whose frames are complete, waited for if told to; None when there is none."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a group can be taken without a wait."""
+
+    def close(self) -> None:
+        """Give up what was not taken."""
+
+
+class LocalDecoding:
+    """Decodes at once, in the thread that gives the latent."""
+
+    def __init__(self, vae: StreamingVAE, trace: Trace) -> None:
+        self._decoder, self._trace = vae.stream_decoder(), trace
+        self._done: deque[tuple[GroupPlan, NDArray[np.uint8]]] = deque()
+
+    @torch.inference_mode()
+    def put(self, plan: GroupPlan) -> None:
+        """Decode a latent."""
+        with self._trace.span("decode", chunk=plan.chunk, group=plan.index):
+            frames = to_uint8(self._decoder(plan.latent[None, :, None])[0, :, : plan.frames])
+        self._done.append((plan, frames))
+
+    def take(self, wait: bool) -> tuple[GroupPlan, NDArray[np.uint8]] | None:
+        """The oldest group."""
+        return self._done.popleft() if self._done else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a group is there."""
+        return bool(self._done)
+
+    def close(self) -> None:
+        """Forget what was not taken."""
+        self._done.clear()
+
+
+class WorkerDecoding:
+    """Decodes in processes of their own, while the session goes on; see `wavecore.placement.decode`.
+
+    Parameters
+    ----------
+    vae : StreamingVAE
+        One that can be cut.
+    latent : (channels, height, width)
+    options : DecodeOptions
+    trace : Trace
+    on_arrival : callable, optional
+        Called from a thread when frames have come.
+    """
+
+    def __init__(
+        self,
+        vae: StreamingVAE,
+        latent: tuple[int, int, int],
+        options: DecodeOptions,
+        trace: Trace,
+        on_arrival: Callable[[], None] | None = None,
+    ) -> None:
+        from wavecore.placement.decode import start_decoders
+
+        self._trace = trace
+        self._pipeline = start_decoders(vae, latent, options, on_arrival)  # type: ignore[arg-type]
+        self._most = _LATENTS_PER_WORKER * options.workers
+        self._waiting: deque[tuple[GroupPlan, float]] = deque()
+        self._done: deque[tuple[GroupPlan, NDArray[np.uint8]]] = deque()
+
+    @torch.inference_mode()
+    def put(self, plan: GroupPlan) -> None:
+        """Send a latent to the first worker; waits while as many are under way as workers need to be busy."""
+        while len(self._waiting) >= self._most:
+            self._done.append(self._take())
+        self._waiting.append((plan, self._trace.clock()))
+        self._pipeline.put(plan.latent[None, :, None])
+
+    @torch.inference_mode()
+    def take(self, wait: bool) -> tuple[GroupPlan, NDArray[np.uint8]] | None:
+        """The oldest group, once its frames are there."""
+        if self._done:
+            return self._done.popleft()
+        return self._take() if self._waiting and (wait or self._pipeline.ready) else None
+
+    def _take(self) -> tuple[GroupPlan, NDArray[np.uint8]]:
+        frames = to_uint8(self._pipeline.get()[0])
+        plan, given = self._waiting.popleft()
+        taken = self._trace.clock() - given
+        self._trace.record(
+            "decode", time=given, duration=taken, track="decoders", chunk=plan.chunk, group=plan.index
+        )
+        return plan, frames[: plan.frames]
+
+    @property
+    def ready(self) -> bool:
+        """Whether the frames of the oldest group are there."""
+        return bool(self._done) or (bool(self._waiting) and self._pipeline.ready)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._done.clear()
+        self._waiting.clear()
+        self._pipeline.close()
