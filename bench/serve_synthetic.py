@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from support.serving import SyntheticEngine
 
+from wavecore.serve.app import Server
 from wavecore.serve.run import serve
 from wavecore.serve.settings import ServeSettings
 
@@ -23,7 +24,11 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=1, help="frames of a position")
     arguments = parser.parse_args()
     engine = SyntheticEngine(fps=arguments.fps, group=arguments.group)
-    serve(ServeSettings(port=0), engine, lambda address: print(address, flush=True))
+    serve(
+        ServeSettings(port=0),
+        lambda settings: Server(settings, engine),
+        lambda address: print(address, flush=True),
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 import numpy as np
@@ -101,6 +101,8 @@ class Client:
         Where the server asks for one.
     decode : bool
         Turn frames into arrays.
+    session : str, optional
+        Token of a session to `attach` to: where several servers share the address, this leads to its own.
 
     Attributes
     ----------
@@ -119,7 +121,11 @@ class Client:
     """
 
     def __init__(
-        self, url: str = "http://127.0.0.1:7860", token: str | None = None, decode: bool = True
+        self,
+        url: str = "http://127.0.0.1:7860",
+        token: str | None = None,
+        decode: bool = True,
+        session: str | None = None,
     ) -> None:
         from websockets.sync.client import connect
 
@@ -127,6 +133,7 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise UsageError(f"url: expected http://HOST:PORT, got {url}")
         scheme = "wss" if parts.scheme == "https" else "ws"
+        query = "" if session is None else "?worker=" + quote(session.partition(".")[0])
         self.started: protocol.Started | None = None
         self.state: protocol.State | None = None
         self.records: list[protocol.Record] = []
@@ -143,7 +150,10 @@ class Client:
         self._context = ExitStack()
         self._socket = self._context.enter_context(
             connect(
-                f"{scheme}://{parts.netloc}/v1/stream", compression=None, max_size=None, open_timeout=_TIMEOUT
+                f"{scheme}://{parts.netloc}/v1/stream{query}",
+                compression=None,
+                max_size=None,
+                open_timeout=_TIMEOUT,
             )
         )
         self._reader = threading.Thread(target=self._read, name="wavecore-client", daemon=True)

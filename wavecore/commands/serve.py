@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,10 @@ from wavecore.config import load_settings
 from wavecore.errors import UsageError
 from wavecore.serve.settings import ServeSettings
 
-_NEEDED = ("prometheus_client", "starlette", "uvicorn", "websockets")
+if TYPE_CHECKING:
+    from wavecore.serve.app import Server
+
+_NEEDED = ("fastapi", "prometheus_client", "uvicorn", "websockets")
 
 
 @click.command("serve")
@@ -28,7 +31,6 @@ def command(config: str | None, json_output: bool, verbose: bool, **flags: Any) 
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"serve: {', '.join(missing)} not installed: pip install 'wavecore[serve]'")
-    from wavecore.serve.engine import PipelineEngine
     from wavecore.serve.run import serve
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s")
@@ -37,4 +39,19 @@ def command(config: str | None, json_output: bool, verbose: bool, **flags: Any) 
         text = json.dumps({"address": address}) if json_output else f"wavecore: {address}"
         click.echo(text)
 
-    serve(settings, PipelineEngine(settings), announce)
+    if settings.ray:
+        if importlib.util.find_spec("ray") is None:
+            raise UsageError("--ray: ray not installed: pip install 'wavecore[ray]'")
+        from wavecore.serve.cluster import serve_cluster
+
+        serve_cluster(settings, build, announce)
+    else:
+        serve(settings, build, announce)
+
+
+def build(settings: ServeSettings) -> Server:
+    """Make the application; imported when the port is listened to already."""
+    from wavecore.serve.app import Server
+    from wavecore.serve.engine import PipelineEngine
+
+    return Server(settings, PipelineEngine(settings))

@@ -1,4 +1,4 @@
-"""The server's routes: Starlette, whose bodies are msgspec structs, so that it starts within a second."""
+"""The server's routes: FastAPI, with bodies that are msgspec structs, as the messages of a stream are."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from importlib import resources
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import FileResponse, Response
-from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import FileResponse, Response
+from starlette.types import ASGIApp
 
 from wavecore import __version__
-from wavecore.serve.connection import POLICY, Connection
+from wavecore.serve.connection import Connection
 from wavecore.serve.engine import Engine
+from wavecore.serve.guard import Guard
 from wavecore.serve.limits import Gate
 from wavecore.serve.metrics import Metrics
 from wavecore.serve.protocol import PROTOCOL, ProtocolError
 from wavecore.serve.sessions import Sessions
 from wavecore.serve.settings import ServeSettings
-from wavecore.serve.videos import Videos
+from wavecore.serve.videos import VideoRequest, Videos
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _STATUS = {
@@ -39,13 +36,6 @@ _STATUS = {
     "failed": 500,
 }
 _BODY_BYTES = 64 * 1024
-_HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' blob:; media-src 'self' blob:; "
-    "style-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
 
 
 class Server:
@@ -73,28 +63,51 @@ class Server:
         )
         self._model = engine.model
         self._page = _read_page()
-        routes = [
-            WebSocketRoute("/v1/stream", self._stream),
-            Route("/healthz", self._healthz),
-            Route("/readyz", self._readyz),
-            Route("/metrics", self._metrics),
-            Route("/v1/models", self._models),
-            Route("/v1/videos", self._create_video, methods=["POST"]),
-            Route("/v1/videos", self._list_videos),
-            Route("/v1/videos/{key}", self._video),
-            Route("/v1/videos/{key}", self._delete_video, methods=["DELETE"]),
-            Route("/v1/videos/{key}/content", self._content),
-            Route("/v1/recordings/{key}", self._recording),
-            Route("/", self._asset),
-            Route("/{name}", self._asset),
-        ]
-        starlette = Starlette(
-            routes=routes, lifespan=self._life, exception_handlers={ProtocolError: _protocol_error}
+        self._app = self._routes()
+        self.app: ASGIApp = Guard(self.application, self.gate)
+
+    async def application(self) -> ASGIApp:
+        """Return the application without its guard."""
+        return self._app
+
+    def _routes(self) -> FastAPI:
+        """Make the application, without FastAPI's own pages, whose scripts come from another host."""
+        app = FastAPI(
+            title="wavecore",
+            version=__version__,
+            docs_url=None,
+            redoc_url=None,
+            lifespan=self._life,
         )
-        self.app: ASGIApp = _Guard(starlette, self.gate)
+        app.add_exception_handler(ProtocolError, _protocol_error)
+        app.add_api_websocket_route("/v1/stream", self._stream)
+        _, kinds = msgspec.json.schema_components((VideoRequest,))
+        body = {"required": True, "content": {"application/json": {"schema": kinds["VideoRequest"]}}}
+        for path, answer, method in (
+            ("/readyz", self._readyz, "GET"),
+            ("/metrics", self._metrics, "GET"),
+            ("/v1/models", self._models, "GET"),
+            ("/v1/videos", self._create_video, "POST"),
+            ("/v1/videos", self._list_videos, "GET"),
+            ("/v1/videos/{key}", self._video, "GET"),
+            ("/v1/videos/{key}", self._delete_video, "DELETE"),
+            ("/v1/videos/{key}/content", self._content, "GET"),
+            ("/v1/recordings/{key}", self._recording, "GET"),
+        ):
+            more = {"requestBody": body} if method == "POST" else None
+            app.add_api_route(path, answer, methods=[method], openapi_extra=more)
+        app.add_api_route("/", self._asset, include_in_schema=False)
+        app.add_api_route("/{name}", self._asset, include_in_schema=False)
+        return app
 
     @contextlib.asynccontextmanager
-    async def _life(self, _: Starlette) -> AsyncIterator[None]:
+    async def _life(self, _: FastAPI) -> AsyncIterator[None]:
+        async with self.running():
+            yield
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Load the model and work, until the block ends."""
         tasks = [
             asyncio.ensure_future(work)
             for work in (self.sessions.load(), self.sessions.watch(), self.videos.work())
@@ -120,23 +133,24 @@ class Server:
 
     # -- for machines --------------------------------------------------------------------
 
-    async def _healthz(self, _: Request) -> Response:
-        return _json({"status": "ok", "wavecore": __version__})
-
     async def _readyz(self, _: Request) -> Response:
+        """Whether the model is warm."""
         if self.sessions.admission is not None:
             return _json({"status": "ready"})
         failure = self.sessions.failure
         return _json({"status": "loading" if failure is None else "failed", "error": failure}, 503)
 
     async def _metrics(self, _: Request) -> Response:
+        """Metrics in the Prometheus text format."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _models(self, _: Request) -> Response:
+        """The model that is served."""
         model = {"id": self._model, "object": "model", "owned_by": "wavecore", "protocol": PROTOCOL}
         return _json({"object": "list", "data": [model]})
 
     async def _create_video(self, request: Request) -> Response:
+        """Ask for a clip."""
         body = b""
         async for part in request.stream():
             body += part
@@ -145,19 +159,23 @@ class Server:
         return _json(self.videos.create(body).as_dict())
 
     async def _list_videos(self, _: Request) -> Response:
+        """Every clip, the latest first."""
         return _json({"object": "list", "data": [job.as_dict() for job in self.videos.all()]})
 
     async def _video(self, request: Request) -> Response:
+        """Status of a clip."""
         job = self.videos.get(request.path_params["key"])
         return _missing("clip") if job is None else _json(job.as_dict())
 
     async def _delete_video(self, request: Request) -> Response:
+        """Forget a clip."""
         job = self.videos.delete(request.path_params["key"])
         if job is None:
             return _missing("clip")
         return _json({"id": job.key, "object": "video.deleted", "deleted": True})
 
     async def _content(self, request: Request) -> Response:
+        """The mp4 of a clip."""
         job = self.videos.get(request.path_params["key"])
         if job is None:
             return _missing("clip")
@@ -166,6 +184,7 @@ class Server:
         return FileResponse(job.path, media_type="video/mp4", filename=f"{job.key}.mp4")
 
     async def _recording(self, request: Request) -> Response:
+        """The mp4 of what a session displayed."""
         path = self.sessions.recording(request.path_params["key"])
         if path is None:
             return _missing("recording")
@@ -185,50 +204,6 @@ class Server:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
         return Response(content, media_type=kind, headers={"etag": tag})
-
-
-class _Guard:
-    """Lets a request in if its host, origin and token are right, and adds headers to every answer."""
-
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        self._app, self._gate = app, gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        host = headers.get("host")
-        problem = None
-        if not self._gate.knows_host(host):
-            problem = 421, "host: expected this machine's own name"
-        elif not self._gate.knows_origin(headers.get("origin"), host):
-            problem = 403, "origin: expected the server's own page"
-        elif scope["type"] == "http" and _needs_token(scope["path"]):
-            scheme, _, token = headers.get("authorization", "").partition(" ")
-            if not self._gate.knows_token(token if scheme.lower() == "bearer" else None):
-                problem = 401, "authorization: expected Bearer and the server's token"
-        if scope["type"] == "websocket":
-            if problem is None:
-                await self._app(scope, receive, send)
-            else:
-                await send({"type": "websocket.close", "code": POLICY, "reason": problem[1]})
-            return
-
-        async def send_with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                own = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *own]}
-            await send(message)
-
-        if problem is None:
-            await self._app(scope, receive, send_with_headers)
-        else:
-            await _error(problem[0], "unauthorized", problem[1])(scope, receive, send_with_headers)
-
-
-def _needs_token(path: str) -> bool:
-    return path.startswith("/v1/") or path == "/metrics"
 
 
 def _read_page() -> dict[str, tuple[bytes, str, str]]:

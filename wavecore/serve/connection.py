@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from wavecore.errors import WavecoreError
 from wavecore.serve import protocol
+from wavecore.serve.guard import POLICY
 from wavecore.serve.limits import Gate, TokenBucket
 from wavecore.serve.metrics import Metrics
 from wavecore.serve.outbox import Outbox
@@ -25,7 +26,7 @@ _log = logging.getLogger("wavecore.serve")
 _START_SECONDS = 30.0  # for the first request
 _REQUESTS = (100.0, 200.0)  # a second, and at once
 _DATA = (200.0, 400.0)
-NORMAL, POLICY, TRY_LATER, FAILED, GOING_AWAY = 1000, 1008, 1013, 1011, 1001
+NORMAL, TRY_LATER, FAILED, GOING_AWAY = 1000, 1013, 1011, 1001
 
 
 class Connection:

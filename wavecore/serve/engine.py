@@ -123,6 +123,10 @@ class PipelineEngine:
             return PacedStream(restyle, trace, size, group, pipe.model.defaults.chunk_frames, live=True)
         rounds = start.rounds or pipe.model.defaults.rounds
         control = start.control or ("free" if rounds == "stream_batch" else "speculative")
+        # A prompt then need not wait for the end of a call that is under way.
+        cut = rounds == "wavefront" and pipe.model.defaults.joint_latents is None
+
+        from wavecore.interactive.speculation import Speculation
 
         def session(trace: Trace) -> Any:  # a Session or a SpeculativeSession, by control
             return pipe.session(
@@ -134,6 +138,7 @@ class PipelineEngine:
                 rounds=start.rounds,
                 placement=start.placement,
                 control=control,
+                speculation=Speculation(cut=cut) if control == "speculative" else None,
                 trace=trace,
             )
 

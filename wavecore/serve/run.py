@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from wavecore.errors import UsageError
-from wavecore.serve.app import Server
-from wavecore.serve.engine import Engine
-from wavecore.serve.limits import is_loopback
+from wavecore.serve.guard import Guard
+from wavecore.serve.limits import Gate, is_loopback
 from wavecore.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from wavecore.serve.app import Server
+
+Announce = Callable[[str], None]
 
 _MESSAGE_BYTES = 4 * 1024 * 1024  # beyond this a connection is closed (1009); below, an error is sent
 _STOP_SECONDS = 3
@@ -22,16 +32,50 @@ _BACKLOG = 128
 
 
 class _Uvicorn(uvicorn.Server):
-    """Ends the sessions before the connections, so that viewers learn why."""
+    """Listens at once, builds the application meanwhile, and ends sessions before their connections.
 
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
-        super().__init__(config)
-        self._server = server
+    Parameters
+    ----------
+    settings : ServeSettings
+    build : callable
+        Makes the application, in a thread: what it imports takes longer than a probe is willing to wait.
+    options
+        For `uvicorn.Config`.
+    """
+
+    def __init__(self, settings: ServeSettings, build: Callable[[], Server], **options: Any) -> None:
+        gate = Gate(settings.host, settings.token, settings.origin)
+        super().__init__(uvicorn.Config(Guard(self._application, gate), lifespan="off", **options))
+        self._build = build
+        self._server: asyncio.Future[Server] | None = None
+        self._stack = AsyncExitStack()
+        self.failure: Exception | None = None
+
+    async def _application(self) -> ASGIApp:
+        assert self._server is not None
+        return await (await asyncio.shield(self._server)).application()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._server = asyncio.ensure_future(self._begin())
+
+    async def _begin(self) -> Server:
+        try:
+            server = await asyncio.to_thread(self._build)
+        except Exception as error:
+            self.failure, self.should_exit = error, True
+            raise
+        await self._stack.enter_async_context(server.running())
+        return server
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._server.shut_down()
-        await asyncio.sleep(0.05)  # the last messages go out
+        assert self._server is not None
+        (built,) = await asyncio.gather(self._server, return_exceptions=True)
+        if not isinstance(built, BaseException):
+            await built.shut_down()
+            await asyncio.sleep(0.05)  # the last messages go out, so that viewers learn why
         await super().shutdown(sockets)
+        await self._stack.aclose()
 
 
 def secured(settings: ServeSettings) -> ServeSettings:
@@ -63,25 +107,23 @@ def bind(settings: ServeSettings) -> socket.socket:
     return listener
 
 
-def serve(settings: ServeSettings, engine: Engine, announce: Callable[[str], None]) -> None:
+def serve(settings: ServeSettings, build: Callable[[ServeSettings], Server], announce: Announce) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Parameters
     ----------
     settings : ServeSettings
-    engine : Engine
+    build : callable
+        Makes the application of the settings.
     announce : callable
         Told the address of the page, with the token, once the port is bound.
     """
     settings = secured(settings)
     listener = bind(settings)
-    server = Server(settings, engine)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    port = listener.getsockname()[1]
-    token = "" if settings.token is None else f"#token={settings.token}"  # a fragment is never sent
-    announce(f"http://{host}:{port}/{token}")
-    config = uvicorn.Config(
-        server.app,
+    announce(address(settings, listener.getsockname()[1]))
+    server = _Uvicorn(
+        settings,
+        partial(build, settings),
         log_level="warning",
         access_log=False,
         ws="websockets-sansio",
@@ -91,6 +133,18 @@ def serve(settings: ServeSettings, engine: Engine, announce: Callable[[str], Non
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
     try:
-        _Uvicorn(config, server).run(sockets=[listener])
+        server.run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises the signal again once it has stopped
         logging.getLogger("wavecore.serve").info("stopped")
+    finally:
+        # At its end the interpreter looks through all objects several times; those of PyTorch are many.
+        gc.freeze()
+    if server.failure is not None:
+        raise server.failure
+
+
+def address(settings: ServeSettings, port: int) -> str:
+    """Address of the page, with the token as a fragment, which is never sent."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    token = "" if settings.token is None else f"#token={settings.token}"
+    return f"http://{host}:{port}/{token}"

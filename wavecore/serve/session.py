@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import threading
 import time
 from collections import OrderedDict, deque
@@ -24,6 +23,7 @@ from wavecore.serve.outbox import Outbox
 from wavecore.serve.recording import Recorder
 from wavecore.serve.stream import Stream
 from wavecore.serve.timeline import Timeline
+from wavecore.serve.workers import new_key
 from wavecore.trace import Event
 
 _log = logging.getLogger("wavecore.serve")
@@ -56,6 +56,8 @@ class LiveSession:
     loop : AbstractEventLoop
     ended : callable
         Told the reason, in the loop's thread, when the stream ends by itself.
+    worker : str
+        Name of the server, for those who share an address with others.
 
     Attributes
     ----------
@@ -75,8 +77,9 @@ class LiveSession:
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
         ended: Callable[[LiveSession, str], None],
+        worker: str,
     ) -> None:
-        self.token, self.recording_key = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
+        self.token, self.recording_key = new_key(worker), new_key(worker)
         self.recording = recording
         self.asked = self.created = time.monotonic()
         self.detached: float | None = None
@@ -138,7 +141,7 @@ class LiveSession:
             pass
         except Exception:
             reason = "failed"
-            _log.exception("session %s failed", self.token[:6])
+            _log.exception("session %s failed", self.recording.stem)
         self._call(self._ended, self, reason)
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:

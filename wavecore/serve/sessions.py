@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import secrets
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any
 from wavecore.control.speculative.accounting import Totals
 from wavecore.errors import WavecoreError
 from wavecore.prompt import check_prompt
-from wavecore.serve.admission import Admission
+from wavecore.serve.admission import Admission, Cost
 from wavecore.serve.engine import Engine
 from wavecore.serve.feed import ImageFeed
 from wavecore.serve.metrics import Metrics
@@ -45,10 +46,13 @@ class Sessions:
         None until the model is warm.
     failure : str or None
         Why it never will be.
+    worker : str
+        Name that the keys of what lives here begin with.
     """
 
     def __init__(self, engine: Engine, settings: ServeSettings, metrics: Metrics) -> None:
         self.engine = engine
+        self.worker = settings.worker or secrets.token_hex(4)
         self.admission: Admission | None = None
         self.failure: str | None = None
         self._settings, self._metrics = settings, metrics
@@ -71,7 +75,7 @@ class Sessions:
         """Load and warm up the model."""
         settings = self._settings
         try:
-            cost = await asyncio.to_thread(self.engine.load)
+            cost = await asyncio.to_thread(self._load)
         except WavecoreError as error:
             self.failure = str(error)
             _log.error("model: %s", error)
@@ -86,6 +90,12 @@ class Sessions:
             1e3 * cost.response,
             100 * cost.load,
         )
+
+    def _load(self) -> Cost:
+        cost = self.engine.load()
+        gc.collect()
+        gc.freeze()  # what the model is made of stays: collections that go through it hold streams up
+        return cost
 
     # -- sessions ------------------------------------------------------------------------
 
@@ -140,7 +150,7 @@ class Sessions:
             feed = ImageFeed(self.engine.size(start)) if start.source == "images" else None
             recording = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}.mp4"
             loop = asyncio.get_running_loop()
-            session = LiveSession(start, recording, feed, self._metrics, loop, self._over)
+            session = LiveSession(start, recording, feed, self._metrics, loop, self._over, self.worker)
 
             def open_stream() -> None:
                 session.prepare(self.engine.open(start, session.follow, feed))

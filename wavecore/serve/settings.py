@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wavecore.config import Count, FilePath, Positive
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
+WorkerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class ServeSettings(BaseModel):
@@ -36,6 +37,16 @@ class ServeSettings(BaseModel):
     )
     origin: str | None = Field(
         None, description="origin of a page elsewhere that may connect, such as https://example.org"
+    )
+    worker: WorkerName | None = Field(
+        None,
+        description="name of this server among those that share an address; keys begin with it; made up when "
+        "left out",
+    )
+    ray: bool = Field(False, description="Deploy on Ray Serve, as replicas behind one address.")
+    replicas: Count = Field(1, description="with --ray: replicas at least")
+    max_replicas: Count | None = Field(
+        None, description="with --ray: replicas at most; more than --replicas come and go with the sessions"
     )
     slots: Count = Field(8, description="sessions at most")
     latency_objective: Positive = Field(1.0, description="seconds of response that sessions are admitted for")

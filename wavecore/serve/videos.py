@@ -16,6 +16,7 @@ from wavecore.errors import WavecoreError
 from wavecore.prompt import check_prompt
 from wavecore.serve.protocol import PROTOCOL, ProtocolError, Start, Text, Whole
 from wavecore.serve.sessions import Sessions
+from wavecore.serve.workers import new_key
 
 _log = logging.getLogger("wavecore.serve")
 
@@ -55,8 +56,8 @@ class Job:
         queued, in_progress, completed or failed.
     """
 
-    def __init__(self, request: VideoRequest, start: Start, path: Path, model: str) -> None:
-        self.key = f"video_{secrets.token_hex(12)}"
+    def __init__(self, request: VideoRequest, start: Start, path: Path, model: str, worker: str) -> None:
+        self.key = new_key(worker)
         self.request, self.start, self.path, self.model = request, start, path, model
         self.status: Literal["queued", "in_progress", "completed", "failed"] = "queued"
         self.progress = 0.0
@@ -126,7 +127,8 @@ class Videos:
         start = Start(
             id=0, protocol=PROTOCOL, prompt=request.prompt, seed=request.seed, steps=request.steps, size=size
         )
-        job = Job(request, start, self._sessions.folder / f"clip-{secrets.token_hex(8)}.mp4", model)
+        path = self._sessions.folder / f"clip-{secrets.token_hex(8)}.mp4"
+        job = Job(request, start, path, model, self._sessions.worker)
         self._jobs[job.key] = job
         finished = [j for j in self._jobs.values() if j.status in ("completed", "failed")]
         for old in finished[: max(0, len(finished) - _KEPT)]:

@@ -34,7 +34,9 @@ export class Connection {
 
   open() {
     return new Promise((resolve, reject) => {
-      const socket = new WebSocket(this.url);
+      // Where several servers share an address, a session lives on the one that its token names.
+      const worker = this.session?.split(".")[0];
+      const socket = new WebSocket(worker ? `${this.url}?worker=${encodeURIComponent(worker)}` : this.url);
       socket.binaryType = "arraybuffer";
       socket.onopen = () => {
         this.socket = socket;

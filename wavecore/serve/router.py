@@ -1,0 +1,26 @@
+"""Leads requests to the replica they belong to; runs in the proxies of Ray Serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from wavecore.serve.workers import worker_of
+
+
+class WorkerRouter(RequestRouter):  # type: ignore[misc]
+    """To the replica that a request names, or to the one with the fewest requests, which sessions are too."""
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """Rank replicas for a request; Ray takes the least busy one of the first rank that has room."""
+        worker = None if pending_request is None else _worker(pending_request)
+        own = [replica for replica in candidate_replicas if replica.replica_id.unique_id == worker]
+        return [own or candidate_replicas]
+
+
+def _worker(request: PendingRequest) -> str | None:
+    scope: dict[str, Any] = getattr(next(iter(request.args), None), "asgi_scope", {})
+    return worker_of(scope.get("path", ""), scope.get("query_string", b"").decode("latin-1"))
