@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from wavecore.control.clock import SECOND
-from wavecore.control.speculative import Controller, QuantileEstimator, RetainedPrefix, Settings
+from wavecore.control.speculative import Controller, LatentInput, QuantileEstimator, RetainedPrefix, Settings
 from wavecore.control.speculative import events as ev
 from wavecore.errors import UsageError
 
@@ -118,6 +118,42 @@ def test_a_second_update_waits_for_the_first_chunk_of_the_one_before():
     assert (launch.position, launch.kept, launch.version) == (10, 0, 2), "B is not shown yet"
 
 
+def test_a_call_is_not_cut_where_waiting_for_its_end_answers_sooner():
+    """At 8.9 s the round under way ends too late for 10; the next chunk begins at 12, the call ends at 9."""
+    stream = Stream()
+    stream.play(7)
+    old = stream.job
+    for group in range(2):
+        stream.send(ev.Ready, 8, old.number, group)
+    stream.play(8.5)
+    outputs = stream.send(ev.Update, 8.9, "B")
+    assert not only(outputs, ev.Launch)
+    rejected = [(r.position, r.guard, r.short / SECOND) for r in one(outputs, ev.Decision).rejected]
+    assert rejected == [
+        (9, "deadline", pytest.approx(1.15)),
+        (10, "deadline", pytest.approx(0.15)),
+        (12, "sooner after the job", 2.0),
+    ]
+    assert not only(stream.send(ev.Ready, 8.95, old.number, 2), ev.Decision), "it is said once"
+    launch = one(stream.make(9), ev.Launch)
+    assert (launch.position, launch.version, launch.kept) == (10, 1, 0)
+
+
+def test_what_a_cut_takes_longer_is_measured_and_counted_on():
+    """A first cut counts on a whole round, 0.25 s; once one took 0.1 s, the next counts on that."""
+    stream = Stream()
+    stream.play(7)
+    launch = one(stream.send(ev.Update, 7.5, "B"), ev.Launch)
+    for group in (-2, -1):
+        stream.send(ev.Ready, 8, launch.job, group)
+    for group in range(2):
+        stream.send(ev.Ready, 8.6, launch.job, group)
+    outputs = stream.send(ev.Update, 8.89, "C")
+    assert one(outputs, ev.Launch).position == 10, "8.89 + 1 + 0.1 <= 10"
+    assert stream.controller.guards.cut_delay == SECOND // 10
+    assert stream.controller.guards.latencies[0] == SECOND, "calls that cut no other have their own estimate"
+
+
 def test_a_cut_call_that_fails_loses_what_was_in_flight_and_is_made_again():
     stream = Stream()
     stream.play(7)
@@ -157,3 +193,7 @@ def test_updates_at_any_rate_never_stop_a_stream_whose_calls_can_be_cut():
 def test_a_wrong_chunk_is_named():
     with pytest.raises(UsageError, match="cut_every: expected at least 1, got 0"):
         Settings(adapter=RetainedPrefix(4), group_seconds=1.0, cut_every=0)
+    with pytest.raises(
+        UsageError, match="cut_every: expected an adapter that regenerates nothing, got latent"
+    ):
+        Settings(adapter=LatentInput(4), group_seconds=1.0, cut_every=2)

@@ -52,6 +52,19 @@ def test_a_prior_goes_before_the_bootstrap_call():
     assert estimator.latencies() == [1000]
 
 
+def test_the_delay_of_cuts_is_a_quantile_of_what_they_took_longer():
+    estimator = QuantileEstimator(1, [1.0], warmup=2, warmup_factor=2.0, quantile=0.5)
+    assert estimator.cut_delay() is None
+    estimator.observe_cut(2100 * MILLISECOND)
+    assert estimator.cut_delay() == 200 * MILLISECOND, "beyond Ĉ = 2 s, with a reserve"
+    estimator.observe_cut(1500 * MILLISECOND)
+    assert estimator.cut_delay() == 100 * MILLISECOND
+    assert estimator.latencies() == [2 * SECOND], "calls that cut no other have their own estimate"
+    unknown = QuantileEstimator(1)
+    unknown.observe_cut(SECOND)
+    assert unknown.cut_delay() is None, "longer than what is not known"
+
+
 def test_lead_is_what_a_call_needs_and_the_margin_once_more():
     estimator = QuantileEstimator(1, margin=0.02)
     assert estimator.lead(SECOND) == SECOND + 20 * MILLISECOND

@@ -80,7 +80,12 @@ def cut_before_anything_is_there(patch):
 
 def cut_within_a_chunk(patch):
     cut = Guards.cut
-    patch.setattr(Guards, "cut", lambda self, job, time, every: cut(self, job, time, 1))
+
+    def anywhere(self, job, time):
+        self._chunk = 1
+        return cut(self, job, time)
+
+    patch.setattr(Guards, "cut", anywhere)
 
 
 def cut_without_regard_to_what_goes_on(patch):
@@ -90,9 +95,9 @@ def cut_without_regard_to_what_goes_on(patch):
 def cut_within_what_a_job_builds_on(patch):
     cut = Guards.cut
 
-    def anywhere(self, job, time, every):
+    def anywhere(self, job, time):
         self._state.locked = 0
-        position, rejected = cut(self, job, time, every)
+        position, rejected = cut(self, job, time)
         self._state.locked = job.position
         return position, rejected
 

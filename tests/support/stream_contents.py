@@ -129,7 +129,8 @@ class Contents:
         locked = max(self.irrevocable, 0 if self.active is None else self.calls[self.active].launch.position)
         if not self.decodable(position) or position % adapter.phase or position < locked:
             return False
-        return self.in_time(position, time, 2 * self.controller.state.plan.rounding)
+        delay = 0 if self.active is None else self.controller.guards.cut_delay
+        return self.in_time(position, time + delay, 2 * self.controller.state.plan.rounding)
 
     def decodable(self, position):
         if not self.adapter.carries_decoder or position == 0 or self.is_empty(position - 1):

@@ -64,7 +64,7 @@ class Machine(RuleBasedStateMachine):
         fallback=st.sampled_from(FALLBACKS),
         commit_lead=st.sampled_from([0.0, 0.0, 0.15, 0.6]),
         prior=st.none() | SECONDS,
-        per_group=st.sampled_from([0.0, 0.02]),
+        per_group=st.sampled_from([0.0, 0.02, 0.1, 0.2]),
         margin=st.sampled_from([0.0, 0.03]),
         lead=st.none() | st.sampled_from([0.0, 0.2, 2.0]),
         underrun_rate=st.none() | st.just(0.05),
@@ -121,6 +121,17 @@ class Machine(RuleBasedStateMachine):
 
     # -- time -----------------------------------------------------------------------------
 
+    def play(self, until):
+        """Alarms as they are due, up to a time."""
+        controller = self.world.controller
+        for _ in range(30):
+            alarms = [t for t in (controller.next_wake, controller.next_tick) if t is not None]
+            if not alarms or min(alarms) > until:
+                break
+            self.now = max(self.now, min(alarms))
+            self.send(ev.Wake if controller.next_wake == min(alarms) else ev.Tick)
+        self.now = max(self.now, until)
+
     @rule(steps=st.integers(1, 30))
     def run(self, steps):
         """Alarms come when they are due."""
@@ -167,14 +178,22 @@ class Machine(RuleBasedStateMachine):
     @rule(groups=st.integers(1, 8), parts=MOSTLY)
     def make_groups(self, groups, parts):
         """Groups in order, whole or with something missing."""
+        if self.job is None:
+            return
         number = self.job.number
         for group in list(self.missing_groups())[:groups]:
             self.send(ev.Ready, number, group, parts)
 
     @precondition(lambda self: self.job is not None and self.world.settings.cut_every is not None)
-    @rule(groups=st.integers(0, 5), condition=st.sampled_from("ABCDE"), parts=MOSTLY)
-    def update_a_wave(self, groups, condition, parts):
+    @rule(
+        by=st.sampled_from([0, 40, 100, 250]),
+        groups=st.integers(0, 5),
+        condition=st.sampled_from("ABCDE"),
+        parts=MOSTLY,
+    )
+    def update_a_wave(self, by, groups, condition, parts):
         """A new condition finds a call that can be cut in the middle of its work."""
+        self.play(self.now + by * MILLISECOND)
         self.make_groups(groups, parts)
         self.send(ev.Update, condition)
 

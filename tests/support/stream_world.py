@@ -269,7 +269,11 @@ class World(Contents):
     def _on_decision(self, decision):
         positions = [rejection.position for rejection in decision.rejected]
         assert positions == sorted(positions)
+        assert decision.position is not None or decision.reason == "pending"
         for rejection in decision.rejected:
+            if rejection.guard == "sooner after the job":  # feasible, but it waits
+                assert self.active is not None and decision.position is None and rejection.short > 0
+                continue
             assert not self.feasible(rejection.position, decision.time), "rejected although feasible"
             in_flight = rejection.guard == "cover" and rejection.position > self.controller.state.end
             assert (rejection.short > 0) == (rejection.guard == "deadline" or in_flight)

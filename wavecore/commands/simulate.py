@@ -44,6 +44,18 @@ _number = click.FloatRange(min=0)
 @click.option("--whole-clip", is_flag=True, help="Nothing is decoded before the whole clip is.")
 @click.option("--prefill-seconds", type=_number, default=0.0, show_default=True, help="One retained latent.")
 @click.option("--encode-seconds", type=_number, default=0.0, show_default=True, help="One boundary image.")
+@click.option(
+    "--chunk-latents",
+    type=click.IntRange(min=1),
+    help="Calls are waves of chunks of this many latents, a device a slot, that a prompt can cut.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Of a wave: rounds to its first chunk.",
+)
 @click.option("--spread", type=_number, default=0.0, show_default=True, help="Deviation of C over C.")
 @click.option("--margin", type=_number, default=0.0, show_default=True, help="Safety margin in seconds.")
 @click.option("--underrun-rate", type=float, help="Adapt the margin to hold this share of missing groups.")
@@ -88,7 +100,7 @@ def command(json_output: bool, laws: bool, plots: str | None, events: str | None
 
 
 def _scenario(flags: dict[str, Any]) -> Scenario:
-    from wavecore.control.simulate import Scenario
+    from wavecore.control.simulate import Scenario, WaveCosts
     from wavecore.control.speculative import ADAPTERS, FALLBACKS, Keyframes, UnitCosts
 
     kind = ADAPTERS.get(flags["adapter"])
@@ -105,22 +117,37 @@ def _scenario(flags: dict[str, Any]) -> Scenario:
                 f"--{flag.replace('_', '-')}: expected a finite number above 0, got {flags[flag]}"
             )
     latents, generation, decode = flags["latents"], flags["generation_seconds"], flags["decode_seconds"]
+    wave = flags["chunk_latents"] is not None
+    for flag in ("whole_clip", "prefill_seconds", "encode_seconds"):
+        if wave and flags[flag]:
+            raise UsageError(f"--{flag.replace('_', '-')}: expected none with --chunk-latents")
     decoded = decode * (latents if flags["whole_clip"] else 1)
     if decoded > generation:
         raise UsageError(
             f"--decode-seconds: expected at most --generation-seconds ({generation:g}), got {decoded:g}"
         )
-    costs = UnitCosts(
-        denoise=generation - decoded,
-        decode=decode,
-        prefill=flags["prefill_seconds"],
-        encode=flags["encode_seconds"],
-        whole_clip=flags["whole_clip"],
-    )
+    costs: UnitCosts | WaveCosts
+    if wave:
+        steps = flags["steps"]
+        costs = WaveCosts(
+            steps=steps,
+            chunk_latents=flags["chunk_latents"],
+            round=(generation - decode) / steps,
+            decode=decode,
+        )
+    else:
+        costs = UnitCosts(
+            denoise=generation - decoded,
+            decode=decode,
+            prefill=flags["prefill_seconds"],
+            encode=flags["encode_seconds"],
+            whole_clip=flags["whole_clip"],
+        )
     assert kind is not None
     return Scenario(
         adapter=Keyframes(latents, group=flags["overlap"]) if kind is Keyframes else kind(latents),
         costs=costs,
+        cut=wave,
         group_seconds=Fraction(flags["chunk_seconds"]).limit_denominator(10**6) / latents,
         spread=flags["spread"],
         margin=flags["margin"],

@@ -9,6 +9,7 @@ from wavecore.control.simulate.arrivals import (
 )
 from wavecore.control.simulate.costs import ConstantCost, CostModel, LognormalCost
 from wavecore.control.simulate.run import Result, Scenario, simulate
+from wavecore.control.simulate.wave import WaveCosts
 
 __all__ = [
     "Arrivals",
@@ -20,6 +21,7 @@ __all__ = [
     "PoissonArrivals",
     "Result",
     "Scenario",
+    "WaveCosts",
     "simulate",
     "stratified",
 ]

@@ -14,8 +14,10 @@ import numpy as np
 from wavecore.control.clock import SECOND, VirtualClock, nanoseconds
 from wavecore.control.simulate.arrivals import Arrivals
 from wavecore.control.simulate.costs import ConstantCost, CostModel, LognormalCost
+from wavecore.control.simulate.wave import WaveCosts, WaveWorker
 from wavecore.control.speculative import (
     Adapter,
+    CallCost,
     Controller,
     QuantileEstimator,
     RetainedPrefix,
@@ -48,9 +50,11 @@ class Scenario:
     Parameters
     ----------
     adapter : Adapter
-    costs : UnitCosts
+    costs : UnitCosts or WaveCosts
     group_seconds : float or Fraction
         δ.
+    cut : bool
+        Whether a prompt cuts a wave that is under way.
     spread : float
         Coefficient of variation of the time of a call; 0 for constant costs, which are then known.
     margin : float
@@ -62,13 +66,23 @@ class Scenario:
     """
 
     adapter: Adapter
-    costs: UnitCosts
+    costs: UnitCosts | WaveCosts
     group_seconds: float | Fraction
+    cut: bool = False
     spread: float = 0.0
     margin: float = 0.0
     target: float | None = None
     fallback: Fallback = "freeze"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.costs, WaveCosts):
+            if self.spread:
+                raise UsageError(f"spread: expected 0 with the costs of a wave, got {self.spread}")
+            if self.adapter.overlap:
+                raise UsageError(f"adapter: expected one that makes waves, got {self.adapter.name}")
+        elif self.cut:
+            raise UsageError("cut: expected the costs of a wave, got those of a call of one piece")
 
     @property
     def generation(self) -> float:
@@ -83,7 +97,7 @@ class Scenario:
     @property
     def load(self) -> float:
         """C_DiT / T: the load without waste."""
-        return self.costs.denoise / self.period
+        return float(self._cost.denoise / self.period)
 
     def chunked(self) -> Scenario:
         """The fixed-chunk reference: all latents of a call are one group, handed over together.
@@ -92,9 +106,11 @@ class Scenario:
         follows the latest condition.
         """
         cost = self._cost
-        whole = UnitCosts(denoise=cost.prepare + cost.denoise, decode=cost.ready[-1] - cost.ready[0])
-        whole = replace(whole, decode=cost.ready[-1] - whole.denoise, store=cost.store)
-        return replace(self, adapter=RetainedPrefix(1), costs=whole, group_seconds=Fraction(self.period))
+        ready = cost.ready[-1]
+        denoise = min(cost.prepare + cost.denoise, ready)
+        whole = UnitCosts(denoise=denoise, decode=ready - denoise, store=cost.finish - ready)
+        group = Fraction(self.period)
+        return replace(self, adapter=RetainedPrefix(1), costs=whole, cut=False, group_seconds=group)
 
     def controller(self) -> Controller:
         """Make the controller."""
@@ -107,11 +123,17 @@ class Scenario:
             target=self.target,
             warmup=8 if self.spread else 0,
         )
-        settings = Settings(adapter=self.adapter, group_seconds=self.group_seconds, fallback=self.fallback)
+        settings = Settings(
+            adapter=self.adapter,
+            group_seconds=self.group_seconds,
+            fallback=self.fallback,
+            cut_every=self.costs.chunk_latents if self.cut and isinstance(self.costs, WaveCosts) else None,
+        )
         return Controller(settings, estimator)
 
     def cost_model(self) -> CostModel:
-        """Make the model of the worker."""
+        """Make the model of a worker whose calls are of one piece."""
+        assert isinstance(self.costs, UnitCosts)
         constant = ConstantCost(self.adapter, self.costs)
         return LognormalCost(constant, self.spread, self.seed) if self.spread else constant
 
@@ -121,7 +143,9 @@ class Scenario:
         return self.adapter.overlap or 1
 
     @property
-    def _cost(self) -> Any:
+    def _cost(self) -> CallCost:
+        if isinstance(self.costs, WaveCosts):
+            return self.costs.call(self.adapter.latents)
         return ConstantCost(self.adapter, self.costs).draw(self._later)
 
 
@@ -152,7 +176,7 @@ class Result:
         return {
             "updates": len(self.records),
             **{part: _distribution(self.seconds(part)) for part in parts},
-            "load": self.totals.load(self.scenario.costs.denoise, self.scenario.period),
+            "load": self.totals.amplification * self.scenario.load,
             "totals": self.totals.as_dict(),
         }
 
@@ -182,7 +206,9 @@ class _Simulation:
         self.records: list[UpdateRecord] = []
         self.clock: VirtualClock[Item] = VirtualClock()
         self.runner = Runner(scenario.controller(), self.clock, self._perform)
-        self._costs = scenario.cost_model()
+        costs = scenario.costs
+        self._wave = WaveWorker(costs, self.clock) if isinstance(costs, WaveCosts) else None
+        self._costs = None if isinstance(costs, WaveCosts) else scenario.cost_model()
         self._arrivals = arrivals
         self._watch = watch
         self._open = self._asked = 0
@@ -210,6 +236,10 @@ class _Simulation:
             self._watch(output)
 
     def _work(self, launch: Launch) -> None:
+        if self._wave is not None:
+            self._wave.launch(launch)
+            return
+        assert self._costs is not None
         cost = self._costs.draw(launch.position)
         for group, seconds in enumerate(cost.ready):
             self.clock.post(partial(Ready, job=launch.job, group=group), nanoseconds(seconds), rank=0)

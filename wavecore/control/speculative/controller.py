@@ -69,7 +69,7 @@ class Controller:
         self._time = 0
         self._asked = 0  # when the first condition was
         self._failures = 0  # in a row
-        self._cut_every = settings.cut_every
+        self._waves = settings.cut_every is not None
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             Update: self._update,
             Ready: self._ready,
@@ -108,8 +108,8 @@ class Controller:
             if state.job is None:
                 if state.version >= 0:
                     self.dispatcher.dispatch(time)
-            elif state.pending and self._cut_every is not None:
-                self.dispatcher.cut(state.job, self._cut_every, time)
+            elif state.pending and self._waves:
+                self.dispatcher.cut(state.job, time)
         return out
 
     @property
@@ -177,7 +177,7 @@ class Controller:
         state.pending = not _same(condition, self.dispatcher.made)
         if not state.pending:
             self._ledger.settle(state.version, "identical", time, replaced)
-        elif self._cut_every is not None and state.job is not None:
+        elif self._waves and state.job is not None:
             self._refresh(time)  # the end of the job may be far
 
     def _ready(self, event: Ready, time: int) -> None:
@@ -194,8 +194,10 @@ class Controller:
         self._out.append(Publish(time, job.number, position, added))
         state.publish(position, prediction, added)
         if added & PIXELS:
-            if group >= 0:
+            if not job.cut and group >= 0:
                 self._estimator.observe(job.latent + group, time - job.start, job.reason == "bootstrap")
+            elif job.cut and not group:
+                self._estimator.observe_cut(time - job.start)
             prediction.ready = time
             if self.playback.begun:
                 self.playback.missed(position, time)

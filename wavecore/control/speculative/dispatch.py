@@ -43,6 +43,7 @@ class Dispatcher:
         self._playback, self._ledger = playback, ledger
         self._timeout = nanoseconds(settings.job_timeout)
         self._jobs = 0
+        self._explained = -1
 
     def dispatch(self, time: int) -> None:
         """Without a job: launch a call, if there is a reason to and a feasible position."""
@@ -69,15 +70,17 @@ class Dispatcher:
             else:
                 self._launch_late([rejection], time)
 
-    def cut(self, job: Job, every: int, time: int) -> None:
+    def cut(self, job: Job, time: int) -> None:
         """Let a pending version take the place of what the active job has not made, if that is feasible."""
         if not self.may_cut(job):
             return
-        position, rejected = self._guards.cut(job, time, every)
+        position, rejected = self._guards.cut(job, time)
+        state = self._state
+        if position is not None or state.version != self._explained:
+            self._explained = state.version  # why it has to wait is said once
+            self._decide("pending", position, rejected, time)
         if position is None:
             return
-        state = self._state
-        self._decide("pending", position, rejected, time)
         state.job, state.locked = None, 0
         self._ledger.end(job, time)
         self._ledger.out.append(JobEnd(time, job.number, job.start, "cut"))
@@ -133,7 +136,7 @@ class Dispatcher:
         number, version = self._jobs, state.version
         self._jobs += 1
         timeout = time + self._timeout
-        state.job = Job(number, version, position, groups, trimmed, time, timeout, reason, kept=kept)
+        state.job = Job(number, version, position, groups, trimmed, time, timeout, reason, False, kept, cut)
         state.locked = position
         state.pending = False
         state.add({position + group: Prediction(version, number, time) for group in range(groups)})

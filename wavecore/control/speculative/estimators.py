@@ -26,8 +26,52 @@ class Estimator(Protocol):
     def observe(self, latent: int, latency: int, bootstrap: bool) -> None:
         """Learn that a latent of a call was deliverable `latency` after the launch of its job."""
 
+    def observe_cut(self, latency: int) -> None:
+        """Learn the same of the first group of a call that took the place of one that was cut."""
+
+    def cut_delay(self) -> float | None:
+        """How much longer a call takes to its first group where it cuts another; None while unknown."""
+
     def due(self, groups: int, missed: int) -> None:
         """Learn that `groups` groups were due, of which `missed` were not ready."""
+
+
+class RunningQuantile:
+    """Quantile of the latest values.
+
+    Parameters
+    ----------
+    quantile : float
+    window : int
+        Values kept.
+    """
+
+    def __init__(self, quantile: float, window: int) -> None:
+        self._quantile, self._window = quantile, window
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def add(self, value: int) -> None:
+        """Take a value; the oldest makes room."""
+        recent, ordered = self._recent, self._sorted
+        if len(recent) == self._window:
+            del ordered[bisect_left(ordered, recent.popleft())]
+        recent.append(value)
+        insort(ordered, value)
+
+    @property
+    def largest(self) -> int:
+        """Of the values kept; 0 without any."""
+        return self._sorted[-1] if self._sorted else 0
+
+    @property
+    def value(self) -> int:
+        """The value that the share `quantile` does not exceed."""
+        count = len(self._sorted)
+        return self._sorted[min(int(self._quantile * count), count - 1)]
 
 
 class QuantileEstimator:
@@ -90,15 +134,14 @@ class QuantileEstimator:
             raise UsageError(f"prior: expected {latents} values, one for each latent, got {len(prior)}")
         self._prior = None if prior is None else [nanoseconds(value, "prior") for value in prior]
         self._bootstrap: list[int | None] = [None] * latents
-        self._quantile, self._window = quantile, window
         self._warmup, self._factor = warmup, warmup_factor
         self._margin = nanoseconds(margin, "margin")
         self._lead = None if lead is None else nanoseconds(lead, "lead")
         self._target = target
         self._step = nanoseconds(step, "step")
         self._limit = nanoseconds(margin_limit, "margin_limit")
-        self._recent: list[deque[int]] = [deque() for _ in range(latents)]
-        self._sorted: list[list[int]] = [[] for _ in range(latents)]
+        self._measured = [RunningQuantile(quantile, window) for _ in range(latents)]
+        self._cut_delays = RunningQuantile(quantile, window)
         self._estimates = None if self._prior is None else [self._warm(m) for m in range(latents)]
 
     def latencies(self) -> Sequence[int] | None:
@@ -124,17 +167,23 @@ class QuantileEstimator:
                     self._prior = [value or 0 for value in self._bootstrap]
                     self._estimates = [self._warm(m) for m in range(len(self._prior))]
             return
-        recent, ordered = self._recent[latent], self._sorted[latent]
-        if len(recent) == self._window:
-            del ordered[bisect_left(ordered, recent.popleft())]
-        recent.append(latency)
-        insort(ordered, latency)
+        measured = self._measured[latent]
+        measured.add(latency)
         if self._estimates is not None:
-            count = len(ordered)
-            enough = count >= self._warmup
-            self._estimates[latent] = (
-                ordered[min(int(self._quantile * count), count - 1)] if enough else self._warm(latent)
-            )
+            enough = len(measured) >= self._warmup
+            self._estimates[latent] = measured.value if enough else self._warm(latent)
+
+    def observe_cut(self, latency: int) -> None:
+        """Take the time to the first group of a call that cut another; what it is above Ĉ is the delay."""
+        if self._estimates is not None:
+            self._cut_delays.add(max(latency - self._estimates[0], 0))
+
+    def cut_delay(self) -> int | None:
+        """Quantile of the delays; the largest one, with a reserve, until there are `warmup` of them."""
+        delays = self._cut_delays
+        if len(delays) >= max(self._warmup, 1):
+            return delays.value
+        return round(delays.largest * self._factor) if delays else None
 
     def due(self, groups: int, missed: int) -> None:
         """Adapt the margin, if it is adaptive."""
@@ -144,6 +193,5 @@ class QuantileEstimator:
 
     def _warm(self, latent: int) -> int:
         assert self._prior is not None
-        measured = self._sorted[latent]
-        largest = max(self._prior[latent], measured[-1] if measured else 0)
+        largest = max(self._prior[latent], self._measured[latent].largest)
         return round(largest * self._factor) if self._warmup else largest

@@ -39,6 +39,8 @@ class Guards:
         self._estimator = estimator
         self._latencies: Sequence[int] | None = None
         self._margin = self.lead = 0
+        self._cut_delay: int | None = None
+        self._chunk = settings.cut_every or 1
         self._needs: dict[int, int] = {}  # by trimmed latents, for positions of uniform duration
         plan = state.plan
         settled = range(plan.uniform_from, plan.uniform_from + self._adapter.latents)
@@ -57,6 +59,16 @@ class Guards:
         """ε, the latest valid answer of the estimator."""
         return self._margin
 
+    @property
+    def cut_delay(self) -> int:
+        """How much longer a call takes to its first group where it cuts another.
+
+        Where that is not known, a round of a wave: the time from one chunk to the next.
+        """
+        if self._cut_delay is not None:
+            return self._cut_delay
+        return 0 if self._latencies is None else self._chunk_time()
+
     def refresh(self) -> str | None:
         """Ask the estimator again.
 
@@ -71,6 +83,11 @@ class Guards:
         if not _valid(margin):
             return f"margin: expected finite nanoseconds, 0 or more, got {margin}"
         self._margin = int(margin)
+        delay = self._estimator.cut_delay()
+        if delay is not None:
+            if not _valid(delay):
+                return f"cut_delay: expected finite nanoseconds, 0 or more, got {delay}"
+            self._cut_delay = int(delay)
         if latencies is None:
             return None
         # The sum is not finite if one of them is not, and NaN compares to nothing.
@@ -168,24 +185,30 @@ class Guards:
             rejected.append(rejection)
         return None, rejected
 
-    def cut(self, job: Job, time: int, every: int) -> tuple[int | None, list[Rejection]]:
+    def cut(self, job: Job, time: int) -> tuple[int | None, list[Rejection]]:
         """Earliest feasible position if the active job were cut; never within what the job builds on.
 
         Up to n everything from there on is dropped; behind n only between two chunks of the job, where the
-        chunks before go on and have to come in time.
+        chunks before go on and have to come in time. None also where waiting for the end of the job, after
+        which any latent will do, is expected to answer sooner.
 
         Parameters
         ----------
         job : Job
             The active one.
         time : int
-        every : int
-            Positions of a chunk.
         """
+        position, rejected = self._earliest_cut(job, time + self.cut_delay)
+        gain = 0 if position is None else self._state.plan.deadline(position) - self._after(job)
+        if position is None or gain <= 0:
+            return position, rejected
+        return None, [*rejected, Rejection(position, "sooner after the job", gain)]
+
+    def _earliest_cut(self, job: Job, time: int) -> tuple[int | None, list[Rejection]]:
         position, rejected = self.earliest(time)
         if position is not None:
             return position, rejected
-        for position in range(job.position, job.position + job.groups, every):
+        for position in range(job.position, job.position + job.groups, self._chunk):
             if position <= self._state.end:
                 continue
             short, late = self.in_time(position, time), self.late_in_flight(job, position)
@@ -195,6 +218,16 @@ class Guards:
                 Rejection(position, "deadline", short) if short > 0 else Rejection(position, "cover", late)
             )
         return None, rejected
+
+    def _after(self, job: Job) -> int:
+        """When the earliest position is due that is feasible after the job, where its times are as expected.
+
+        Behind its last group a job stores its last chunk, which takes a round more.
+        """
+        assert self._latencies is not None
+        end, plan = job.start + self._latencies[-1] + self._chunk_time(), self._state.plan
+        position = plan.position_from(end + self.need(job.position + job.groups))
+        return plan.deadline(max(position, self._state.fixed))
 
     def late_in_flight(self, job: Job, position: int) -> int:
         """Nanoseconds by which something that the job still makes before `position` would be too late."""
@@ -209,6 +242,12 @@ class Guards:
             ),
             default=0,
         )
+
+    def _chunk_time(self) -> int:
+        """From the last chunk but one of a call to the last."""
+        assert self._latencies is not None
+        before = self._latencies[max(len(self._latencies) - 1 - self._chunk, 0)]
+        return max(self._latencies[-1] - before, 0)  # measured one by one, they need not be in order
 
     def append(self) -> int:
         """Where a refill goes: n, or the nearest position before it that suits the adapter.

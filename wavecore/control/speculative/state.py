@@ -45,6 +45,8 @@ class Job(msgspec.Struct, gc=False):
         Time at which it is told to end.
     kept : int
         Positions before `position` that it completes for the job it has cut.
+    cut : bool
+        Whether it took the place of one that was cut.
     """
 
     number: int
@@ -57,6 +59,7 @@ class Job(msgspec.Struct, gc=False):
     reason: str
     told_to_end: bool = False
     kept: int = 0
+    cut: bool = False
 
 
 class Horizon(NamedTuple):

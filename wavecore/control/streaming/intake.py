@@ -116,14 +116,20 @@ class Intake:
         lengths : tuple of int
             That the next chunk may have, in multiples of the shortest.
         """
+        if self.waits(now, inbox, needed, in_flight, over):
+            return "wait"
         if over or len(inbox) >= needed:
             self.length = self._choose_length(now, inbox, needed, lengths)
             if self.settings.realtime and self._behind(now, inbox, needed * self.length):
                 inbox.thin(needed * self.length)
             return "enter"
-        if in_flight and (self._stalled(now) or self.one_by_one(needed)):
-            return "advance"
-        return "wait"
+        return "advance"
+
+    def waits(self, now: int, inbox: Inbox[Any], needed: int, in_flight: int, over: bool) -> bool:
+        """Whether `decide` would say "wait"; parameters as there."""
+        if over or len(inbox) >= needed:
+            return False
+        return not (in_flight and (self._stalled(now) or self.one_by_one(needed)))
 
     def one_by_one(self, needed: int) -> bool:
         """Whether every chunk of `needed` frames can go through all levels before the next one is there."""
