@@ -279,9 +279,22 @@ def make_first(pipe):
 def test_a_joint_call_without_its_context_says_what_is_missing(joint_pipe):
     generator = joint(joint_pipe, JOINT[2])
     make(generator, 0, 6, OLD)
-    generator.release(5)
-    with pytest.raises(WavecoreError, match="call at 2: expected position 0 to be there"):
+    generator.discard(generator.cut(1))
+    with pytest.raises(WavecoreError, match="call at 2: expected 2 latents before it, got 1"):
         make(generator, 2, 4, NEW, 2)
+
+
+@pytest.mark.parametrize("adapter", JOINT, ids=lambda adapter: adapter.name)
+def test_a_joint_call_behind_a_gap_continues_from_what_was_there_before_it(joint_pipe, adapter):
+    """A fallback has left position 3 empty, and playback is past it."""
+    gap, dense = joint(joint_pipe, adapter), joint(joint_pipe, adapter)
+    for generator in (gap, dense):
+        make(generator, 0, 6, OLD)
+        generator.discard(generator.cut(3))
+    gap.release(4)
+    assert torch.equal(gap._given(4, adapter.overlap), dense._given(3, adapter.overlap))
+    make(gap, 4, adapter.playable(4), NEW, adapter.trimmed(4))
+    assert 4 in gap.predictions
 
 
 @pytest.mark.parametrize("adapter", JOINT, ids=lambda adapter: adapter.name)

@@ -16,6 +16,7 @@ from wavecore.interactive.predictions import NOTHING_YET, Decoder, Made, Predict
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import TextContext
 from wavecore.placement import Handoff, LocalPlacement, local_cache
+from wavecore.placement.device import SharedDevice, SharedPlacement
 from wavecore.rounds import NoiseLevel, Round
 from wavecore.rounds.calls import CallRules, Piece, Wave
 
@@ -51,6 +52,8 @@ class CausalGenerator:
         that continues it, instead of keeping those of their own inference.
     whole_clip : bool
         Decode when all latents of a call are there, not as they come.
+    shared : SharedDevice, optional
+        Runs the rounds of this stream in one batch with those of others.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class CausalGenerator:
         *,
         prefill: bool = False,
         whole_clip: bool = False,
+        shared: SharedDevice | None = None,
     ) -> None:
         self.model, self.rules, self.levels = model, rules, levels
         self.predictions = Predictions()
@@ -73,8 +77,13 @@ class CausalGenerator:
         # Played, replaceable, shelved and being made: a call each, or two where a refill begins early.
         pages = 5 * latents + rules.reach + (rules.steps + 2) * rules.chunk_frames
         anchor = 2 * rules.chunk_frames if rules.anchor else 0
-        self._cache = local_cache(model.dit, PoolSize(pages + 2 * anchor, anchor), *latent_size[1:])
-        self._placement = LocalPlacement(model.dit, self._cache)
+        pool = PoolSize(pages + 2 * anchor, anchor)
+        self._placement: LocalPlacement | SharedPlacement
+        if shared is None:
+            self._placement = LocalPlacement(model.dit, local_cache(model.dit, pool, *latent_size[1:]))
+        else:
+            self._placement = shared.open(rules, pool, *latent_size[1:])
+        self._cache = self._placement.cache
         self._handoff = Handoff(levels, seed, latent_size, model.device)
         self._decoder = Decoder(model.vae)
         # Chunks whose clean keys and values are there; changed in place, since a running wave reads it.
@@ -141,7 +150,7 @@ class CausalGenerator:
 
     def _decode(self, position: int, latent: Tensor, prompt: str) -> None:
         before = self.predictions.before(position)
-        state = () if before is None else before.after
+        state = before[0].after if before else ()
         self.predictions[position] = self._decoder.decode(latent.clone(), state, prompt)
 
     def _tidy(self, position: int) -> None:
@@ -216,7 +225,7 @@ class CausalGenerator:
 
     def close(self) -> None:
         """See `Generator.close`."""
-        self._cache.close()
+        self._placement.close()
 
 
 def _runs(positions: Sequence[int], prompts: Sequence[str]) -> list[tuple[int, int]]:

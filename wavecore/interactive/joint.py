@@ -79,16 +79,18 @@ class JointGenerator:
         yield from ready
 
     def _given(self, position: int, trimmed: int) -> Tensor | None:
-        """Clean latents [c, trimmed, h, w] that the call begins with."""
+        """Clean latents [c, trimmed, h, w] that the call begins with: the last that are playable or were."""
         if not trimmed:
             return None
-        missing = [p for p in range(position - trimmed, position) if p not in self.predictions]
-        if missing:
-            raise WavecoreError(f"call at {position}: expected position {missing[0]} to be there, it is not")
+        before = self.predictions.before(position, trimmed)
+        if len(before) < trimmed:
+            raise WavecoreError(
+                f"call at {position}: expected {trimmed} latents before it, got {len(before)}"
+            )
         if isinstance(self.adapter, BoundaryImage):
-            frame = self.predictions[position - 1].frames[-1:].copy()  # it is read-only
+            frame = before[-1].frames[-1:].copy()  # it is read-only
             return self.model.vae.encode(to_pixels(frame).to(self.model.device))[0]
-        return torch.stack([self.predictions[p].latent for p in range(position - trimmed, position)], 1)
+        return torch.stack([prediction.latent for prediction in before], 1)
 
     def _sample(self, position: int, count: int, given: Tensor | None, prompt: str) -> Tensor:
         """Clean latents [c, count, h, w]; noise depends on seed, position and stage only."""
@@ -131,7 +133,7 @@ class JointGenerator:
 
     def release(self, before: int) -> None:
         """See `Generator.release`."""
-        self.predictions.forget(before - max(self.adapter.overlap, 1))
+        self.predictions.forget(before, self.adapter.overlap)
 
     def close(self) -> None:
         """See `Generator.close`; nothing is held but tensors."""

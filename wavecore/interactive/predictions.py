@@ -60,10 +60,10 @@ class Predictions:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def before(self, position: int) -> Prediction | None:
-        """The latest prediction before `position`; fallbacks may have left positions empty."""
-        earlier = [p for p in self._entries if p < position]
-        return self._entries[max(earlier)] if earlier else None
+    def before(self, position: int, count: int = 1) -> list[Prediction]:
+        """The latest `count` predictions before `position`, in order; positions may have been left empty."""
+        earlier = sorted(p for p in self._entries if p < position)
+        return [self._entries[p] for p in earlier[-count:]]
 
     def cut(self, position: int) -> dict[int, Prediction]:
         """Take everything from `position` on out."""
@@ -78,10 +78,10 @@ class Predictions:
         """Put back what was taken out."""
         self._entries |= taken
 
-    def forget(self, before: int) -> None:
-        """Drop what lies before a position, except the last of it, which decoding may go on from."""
+    def forget(self, before: int, keep: int = 1) -> None:
+        """Drop what lies before a position, except the last `keep` of it, from which calls may go on."""
         earlier = sorted(p for p in self._entries if p < before)
-        for position in earlier[:-1]:
+        for position in earlier[:-keep]:
             del self._entries[position]
 
 

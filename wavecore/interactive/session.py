@@ -19,6 +19,7 @@ from wavecore.errors import UsageError, WavecoreError
 from wavecore.interactive.speculation import Parts, Speculation, make_parts
 from wavecore.interactive.worker import Stopped, ThreadWorker, VirtualWorker, Worker
 from wavecore.models.bundle import StreamModel
+from wavecore.placement.device import SharedDevice
 from wavecore.prompt import check_prompt
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.session import FrameGroup
@@ -140,7 +141,7 @@ class SpeculativeSession:
         self._skips = 0
         if self._real:
             self._wall = wall = WallClock[Item]()
-            self._worker = ThreadWorker(parts.generator, wall, self._note)
+            self._worker = ThreadWorker(parts.generator, wall, self._note, speculation.job_timeout)
             self._runner = Runner(parts.controller, wall, self._perform, self._observe)
         else:
             virtual: VirtualClock[Item] = VirtualClock(round(self.trace.clock() * SECOND))
@@ -226,7 +227,10 @@ class SpeculativeSession:
         raise StopIteration
 
     def close(self) -> None:
-        """End the stream and give up its memory; what was not taken yet is lost."""
+        """End the stream and give up its memory; what was not taken yet is lost.
+
+        A call that is under way is waited for, `job_timeout` seconds at most.
+        """
         self._runner.close()
         if self._real:
             self._thread.join()
@@ -234,7 +238,8 @@ class SpeculativeSession:
             self._runner.run()
         self._over = True
         self._ready.clear()
-        self._worker.close()
+        if not self._worker.close():
+            self.trace.record("ignore", track="worker", event="close", reason="a call does not end")
 
     def __enter__(self) -> SpeculativeSession:
         return self
@@ -300,10 +305,11 @@ def start_session(
     fps: float,
     num_frames: int | None = None,
     trace: Trace | None = None,
+    shared: SharedDevice | None = None,
 ) -> SpeculativeSession:
     """Start a stream; parameters as for `Pipeline.session`."""
     check_prompt(prompt)
-    parts = make_parts(model, speculation, rules, levels, seed, size, fps)
+    parts = make_parts(model, speculation, rules, levels, seed, size, fps, shared)
     description = {
         "model": model.name,
         "fingerprint": fingerprint(model),

@@ -25,11 +25,12 @@ from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.joint import JointGenerator
 from wavecore.interactive.predictions import Generator
 from wavecore.models.bundle import StreamModel
+from wavecore.placement.device import SharedDevice
 from wavecore.rounds import NoiseLevel, Rules, Sequential, Wavefront
 from wavecore.rounds.calls import CallRules
 
 Pacing = Literal["real", "virtual"]
-CAUSAL = ("retained-prefix", "clean-prefill")
+CAUSAL: tuple[AdapterName, ...] = ("retained-prefix", "clean-prefill")
 LATENTS = 12
 
 
@@ -115,6 +116,7 @@ def make_parts(
     seed: int,
     size: tuple[int, int],
     fps: float,
+    shared: SharedDevice | None = None,
 ) -> Parts:
     """Make adapter, controller and generator for a model.
 
@@ -124,6 +126,10 @@ def make_parts(
         The adapter or the order of the rounds does not fit the model.
     """
     adapter = _adapter(model, speculation)
+    joint = model.defaults.joint_latents is not None
+    if speculation.cut and (joint or not isinstance(rules, Wavefront)):
+        got = f"a bidirectional model ({model.name})" if joint else type(rules).__name__.lower()
+        raise UsageError(f"cut: expected rounds wavefront on a causal model, got {got}")
     estimator = QuantileEstimator(
         adapter.latents,
         margin=speculation.margin,
@@ -140,17 +146,13 @@ def make_parts(
         job_timeout=speculation.job_timeout,
         cut_every=rules.chunk_frames if speculation.cut else None,
     )
-    joint = model.defaults.joint_latents is not None
-    if speculation.cut and (joint or not isinstance(rules, Wavefront)):
-        got = f"a bidirectional model ({model.name})" if joint else type(rules).__name__.lower()
-        raise UsageError(f"cut: expected rounds wavefront on a causal model, got {got}")
     whole: dict[str, Any] = {"whole_clip": speculation.whole_clip}
     generator: Generator
     if not joint:
         prefill = isinstance(adapter, CleanPrefill)
         calls = call_rules(rules)
         generator = CausalGenerator(
-            model, calls, levels, seed, size, adapter.latents, prefill=prefill, **whole
+            model, calls, levels, seed, size, adapter.latents, prefill=prefill, shared=shared, **whole
         )
     else:
         generator = JointGenerator(model, adapter, levels, seed, size, **whole)
@@ -179,9 +181,15 @@ def call_rules(rules: Rules) -> CallRules:
     )
 
 
+def fitting_adapters(model: StreamModel) -> tuple[AdapterName, ...]:
+    """Names of the adapters with which a model can continue a stream."""
+    if model.defaults.joint_latents is None:
+        return CAUSAL
+    return tuple(name for name in get_args(AdapterName) if name not in CAUSAL)
+
+
 def _adapter(model: StreamModel, speculation: Speculation) -> Adapter:
-    joint = model.defaults.joint_latents
-    fitting = CAUSAL if joint is None else tuple(name for name in ADAPTERS if name not in CAUSAL)
+    joint, fitting = model.defaults.joint_latents, fitting_adapters(model)
     name = speculation.adapter or fitting[0]
     if name not in fitting:
         kind = "causal" if joint is None else "bidirectional"

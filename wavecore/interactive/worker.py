@@ -86,8 +86,8 @@ class Worker(Protocol):
     def perform(self, output: Output) -> None:
         """Act on an output of the controller, without blocking."""
 
-    def close(self) -> None:
-        """End what is under way and give up memory."""
+    def close(self) -> bool:
+        """End what is under way and give up memory; False where a call does not end."""
 
 
 class Stopped(NamedTuple):
@@ -143,7 +143,7 @@ class _Commands:
         elif isinstance(output, Shelve):
             self._keep = True
         elif isinstance(output, Restore):
-            self._order(self.branches.restore)
+            self._restore()
         elif isinstance(output, Cancel):
             self._told_to_end = output.job
 
@@ -159,6 +159,9 @@ class _Commands:
             self._current = launch
         self._order(partial(self._run, self._steps(launch, self._keep)))
         self._keep = False
+
+    def _restore(self) -> None:
+        self._order(self.branches.restore)
 
     def _order(self, command: Callable[[], None]) -> None:
         raise NotImplementedError
@@ -235,17 +238,34 @@ class ThreadWorker(_Commands):
     generator : Generator
     clock : Clock
     note : callable
+    patience : float
+        Seconds that `close` waits for a call to end.
     """
 
-    def __init__(self, generator: Generator, clock: Clock[Item], note: Note = _ignore) -> None:
+    def __init__(
+        self, generator: Generator, clock: Clock[Item], note: Note = _ignore, patience: float = 60.0
+    ) -> None:
         super().__init__(generator, note)
-        self._clock = clock
+        self._clock, self._patience = clock, patience
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="wavecore-worker", daemon=True)
         self._thread.start()
 
     def _order(self, command: Callable[[], None]) -> None:
         self._commands.put(command)
+
+    def _restore(self) -> None:
+        """Wait for it: what is restored may be shown at once. The call has ended, so it takes no time."""
+        done = threading.Event()
+
+        def restore() -> None:
+            try:
+                self.branches.restore()
+            finally:
+                done.set()
+
+        self._order(restore)
+        done.wait()
 
     def _loop(self) -> None:
         while (command := self._commands.get()) is not None:
@@ -257,10 +277,11 @@ class ThreadWorker(_Commands):
             if item is not None:
                 self._clock.post(item)
 
-    def close(self) -> None:
-        """End what is under way, wait for it and give up memory."""
+    def close(self) -> bool:
+        """See `Worker.close`; the thread of a call that never ends is left behind, with its memory."""
         self._commands.put(None)
-        self._thread.join()
+        self._thread.join(self._patience)
+        return not self._thread.is_alive()
 
 
 class VirtualWorker(_Commands):
@@ -335,9 +356,10 @@ class VirtualWorker(_Commands):
             at = cost.finish
         return max(launch.time + nanoseconds(at) - self._clock.now(), 0)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Give up memory."""
         self.branches.generator.close()
+        return True
 
 
 class RecordedWorker(_Commands):
@@ -389,10 +411,11 @@ class RecordedWorker(_Commands):
     def _order(self, command: Callable[[], None]) -> None:
         command()
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Give up memory."""
         self._end()
         self.branches.generator.close()
+        return True
 
 
 _REMEMBERED = 16  # jobs whose late reports may still be under way
