@@ -100,6 +100,7 @@ class Pipeline:
         speculation: Speculation | None = None,
         trace: Trace | None = None,
         replicas: Replicas | ReplicaOptions | None = None,
+        shared: SharedDevice | None = None,
     ) -> Session | SpeculativeSession:
         """Start a stream of frames from a prompt.
 
@@ -134,6 +135,8 @@ class Pipeline:
             Parameters of speculative control.
         trace : Trace, optional
             Event log.
+        shared : SharedDevice, optional
+            Runs calls of control "speculative" on a causal model in one batch with those of other sessions.
 
         Raises
         ------
@@ -162,7 +165,7 @@ class Pipeline:
                 )
             chosen = Speculation() if speculation is None else speculation
             return start_session(
-                self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace
+                self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace, shared
             )
         self._causal("control 'free'")
         return placing.start(self.model, prompt, rules, levels, seed, pixels, fps, num_frames, trace=trace)

@@ -13,7 +13,7 @@ from wavecore.control.streaming import BatchingController, BatchingSettings
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.placement.device import SharedDevice
-from wavecore.rounds import Rounds, StreamBatch, Wavefront
+from wavecore.rounds import Rounds, Sequential, StreamBatch, Wavefront
 
 
 def latents(placement, rules, seed, chunks, gate=None):
@@ -50,9 +50,18 @@ def test_every_stream_gets_the_hidden_states_that_it_asks_for():
     device.close()
 
 
-@pytest.mark.parametrize("limit", [None, 14])
-def test_streams_share_passes_and_get_what_they_get_alone(limit):
-    dit, rules = tiny_dit(), StreamBatch(steps=2, position_limit=limit)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        StreamBatch(steps=2),
+        StreamBatch(steps=2, position_limit=14),
+        Wavefront(steps=2),
+        Sequential(steps=2, anchor_chunks=1),
+    ],
+    ids=["stream_batch", "limited", "wavefront", "sequential"],
+)
+def test_streams_share_passes_and_get_what_they_get_alone(rules):
+    dit = tiny_dit()
     alone = [
         latents(LocalPlacement(dit, local_cache(dit, pages_needed(rules), HEIGHT, WIDTH)), rules, seed, 12)
         for seed in range(3)
@@ -102,8 +111,6 @@ def test_wrong_streams_are_named():
     with pytest.raises(UsageError, match="lengths"):
         SharedDevice(dit, BatchingController(), 1.0, 1.0)
     device = device_for(dit)
-    with pytest.raises(UsageError, match="stream_batch"):
-        device.open(Wavefront(steps=2), pages_needed(Wavefront(steps=2)), HEIGHT, WIDTH)
     rules = StreamBatch(steps=2)
     device.open(rules, pages_needed(rules), HEIGHT, WIDTH)
     device.controller.cost.observe(2, 0.001)

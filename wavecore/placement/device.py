@@ -19,7 +19,8 @@ from wavecore.control.streaming import BatchingController
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT, SlotState, TextContext
 from wavecore.placement.local import Batch, local_cache
-from wavecore.rounds import Key, NoiseLevel, Round, Rules, StreamBatch
+from wavecore.rounds import Key, NoiseLevel, Round, Rules
+from wavecore.rounds.calls import CallRules
 
 
 @dataclass
@@ -48,7 +49,7 @@ class SharedDevice:
     slo : float
         Seconds from a round's submission to its result.
     chunks_per_second : float
-        Of each stream, for admission.
+        Of each stream, for admission; 0 where somebody else admits streams.
     clock : callable
         Nanoseconds.
 
@@ -80,18 +81,16 @@ class SharedDevice:
         self._thread = threading.Thread(target=self._work, name="shared device", daemon=True)
         self._thread.start()
 
-    def open(self, rules: Rules, pages: PoolSize, height: int, width: int) -> SharedPlacement:
+    def open(self, rules: Rules | CallRules, pages: PoolSize, height: int, width: int) -> SharedPlacement:
         """Admit a stream.
 
         Raises
         ------
         UsageError
-            Rounds with a store pass, or another size than that of the streams that are open.
+            Another size than that of the first stream.
         WavecoreError
             The device cannot serve one more within the objective.
         """
-        if not isinstance(rules, StreamBatch) or rules.lag != 1:
-            raise UsageError(f"rounds: expected stream_batch, got {type(rules).__name__.lower()}")
         with self._changed:
             most = self.controller.settings.max_batch
             if self._pool is None:
@@ -100,12 +99,20 @@ class SharedDevice:
                 self._size = pages, height, width
             if self._size != (pages, height, width):
                 raise UsageError("size: expected the size and rounds of the streams that share the device")
-            if self._open and not self.controller.admits(self._open + 1, self._rate, self._slo):
+            admitted = self._open < most
+            if self._rate:
+                admitted = self.controller.admits(self._open + 1, self._rate, self._slo)
+            if self._open and not admitted:
                 raise WavecoreError(
                     f"device: expected room for one more stream, got {self._open} at its limit"
                 )
             self._open += 1
         return SharedPlacement(self, local_cache(self.dit, pages, height, width, pool=self._pool))
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for one more stream."""
+        return self._open >= self.controller.settings.max_batch
 
     def close(self) -> None:
         """End the thread; rounds that wait fail."""
@@ -173,7 +180,7 @@ class SharedPlacement:
     depth = 1
 
     def __init__(self, device: SharedDevice, cache: ContextCache) -> None:
-        self._device, self._cache = device, cache
+        self._device, self.cache = device, cache
         self.probe: int | None = None
         self.embeddings: dict[int, Tensor] = {}
         self._waiting: deque[_Job] = deque()
@@ -191,7 +198,7 @@ class SharedPlacement:
         text: Mapping[int, TextContext],
     ) -> None:
         """Queue a round; parameters as for `LocalPlacement.run`."""
-        job = _Job(self._cache, round, latents, levels, text, self._device.due(), self.probe)
+        job = _Job(self.cache, round, latents, levels, text, self._device.due(), self.probe)
         self._waiting.append(job)
         self._device.submit(job)
 
@@ -201,15 +208,26 @@ class SharedPlacement:
         estimates, self.embeddings = job.result.result(), job.embeddings
         return estimates
 
+    def run(
+        self,
+        round: Round,
+        latents: Mapping[int, Tensor],
+        levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
+        text: Mapping[int, TextContext],
+    ) -> dict[int, Tensor]:
+        """Queue a round and wait for its results; see `LocalPlacement.run`."""
+        self.submit(round, latents, levels, text)
+        return self.collect()
+
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget keys that no further round reads."""
-        self._cache.drop(keys)
+        self.cache.drop(keys)
 
     def close(self) -> None:
         """Give up the stream's place."""
         if not self._closed:
             self._closed = True
-            self._device.leave(self._cache)
+            self._device.leave(self.cache)
 
 
 @torch.inference_mode()
@@ -241,7 +259,9 @@ def run_together(dit: CausalWanDiT, jobs: Sequence[_Job]) -> list[dict[int, Tens
         hidden = state.hidden.split(sizes)
         for (index, batch), own in zip(together, hidden, strict=True):
             batch.state = replace(batch.state, hidden=own)
-            results[index] |= batch.finish(dit)
+            estimates = batch.finish(dit)
+            estimates.pop(batch.steps, None)  # a store pass is there for its keys and values
+            results[index] |= estimates
     for job in jobs:
         job.cache.end(job.round)
     return results

@@ -54,6 +54,11 @@ class Admission:
         left = 1 - (sessions - 1) * self.cost.load
         return self.cost.response / left + self.cost.group
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions are admitted."""
+        return next(n for n in range(1, self.slots + 1) if self.refusal(n) is not None)
+
     def refusal(self, active: int) -> str | None:
         """Say why a session on top of `active` ones is refused; None when it is admitted.
 

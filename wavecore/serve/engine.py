@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wavecore.control.streaming import BatchingController, BatchingSettings
 from wavecore.errors import UsageError
-from wavecore.serve.admission import Cost
+from wavecore.serve.admission import Admission, Cost
 from wavecore.serve.feed import ImageFeed
 from wavecore.serve.protocol import Start
 from wavecore.serve.settings import ServeSettings
@@ -18,10 +20,13 @@ from wavecore.trace import Event, Trace
 
 if TYPE_CHECKING:
     from wavecore.pipeline import Pipeline
+    from wavecore.placement.device import SharedDevice
     from wavecore.session import Session
 
 _WARM_GROUPS = 8
 _PROMPT = "a red ball"
+_CHUNKS = 2  # of a call
+_STEPS = 4  # of a session that shares its rounds
 
 
 class Engine(Protocol):
@@ -60,6 +65,8 @@ class PipelineEngine:
         self.model = settings.model
         self._settings = settings
         self._pipe: Pipeline | None = None
+        self._shared: SharedDevice | None = None
+        self._opening = threading.Lock()
 
     @property
     def pipe(self) -> Pipeline:
@@ -90,7 +97,22 @@ class PipelineEngine:
             each = (time.monotonic() - began) / _WARM_GROUPS
         self._pipe = pipe
         group = pipe.model.vae.temporal_factor / pipe.fps
-        return Cost(first, each / group, group)
+        cost = Cost(first, each / group, group)
+        self._share(Admission(cost, settings.latency_objective, settings.slots).sessions, group)
+        return cost
+
+    def _share(self, sessions: int, objective: float) -> None:
+        """Let sessions run their rounds in common batches, where there can be several."""
+        from wavecore.placement.device import SharedDevice
+
+        if sessions > 1 and self.pipe.model.defaults.joint_latents is None:
+            controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=sessions))
+            self._shared = SharedDevice(self.pipe.model.dit, controller, objective, 0)
+
+    def _shared_by(self, start: Start) -> SharedDevice | None:
+        """What runs a session: the shared device, unless its rounds are of another kind than the others'."""
+        usual = start.size in (None, self.pipe.size) and start.rounds is None and start.steps == _STEPS
+        return self._shared if usual and self._shared is not None and not self._shared.full else None
 
     def size(self, start: Start) -> tuple[int, int]:
         """See `Engine`."""
@@ -123,10 +145,14 @@ class PipelineEngine:
             return PacedStream(restyle, trace, size, group, pipe.model.defaults.chunk_frames, live=True)
         rounds = start.rounds or pipe.model.defaults.rounds
         control = start.control or ("free" if rounds == "stream_batch" else "speculative")
-        # A prompt then need not wait for the end of a call that is under way.
-        cut = rounds == "wavefront" and pipe.model.defaults.joint_latents is None
-
         from wavecore.interactive.speculation import Speculation
+
+        speculation = None
+        if control == "speculative":
+            speculation = Speculation()
+            if rounds == "wavefront" and pipe.model.defaults.joint_latents is None:
+                # A prompt then need not wait for the end of a call, and replaces little.
+                speculation = Speculation(cut=True, latents=_CHUNKS * pipe.model.defaults.chunk_frames)
 
         def session(trace: Trace) -> Any:  # a Session or a SpeculativeSession, by control
             return pipe.session(
@@ -138,12 +164,14 @@ class PipelineEngine:
                 rounds=start.rounds,
                 placement=start.placement,
                 control=control,
-                speculation=Speculation(cut=cut) if control == "speculative" else None,
+                speculation=speculation,
                 trace=trace,
+                shared=self._shared_by(start) if control == "speculative" else None,
             )
 
         if control == "speculative":
-            return SpeculativeStream(session(trace), size, group)
+            with self._opening:
+                return SpeculativeStream(session(trace), size, group)
         return PacedStream(session, trace, size, group, pipe.model.defaults.chunk_frames)
 
     def make_video(self, start: Start, seconds: float, path: Path, progress: Callable[[float], None]) -> None:
