@@ -16,7 +16,7 @@ import numpy as np
 
 from wavecore.control.simulate.arrivals import GeometricArrivals, IsolatedArrivals, PoissonArrivals
 from wavecore.control.simulate.run import Result, Scenario, simulate
-from wavecore.control.speculative import Keyframes, RetainedPrefix, UnitCosts
+from wavecore.control.speculative import Keyframes, LatentInput, RetainedPrefix, UnitCosts
 
 LATENTS = (4, 8, 16, 21)
 PROBABILITIES = (0.0, 0.01, 0.1, 0.5, 1.0)
@@ -255,18 +255,21 @@ def full_scheduler(
     return rows
 
 
-def chunk_lengths(count: int, seed: int) -> list[dict[str, Any]]:
-    """Response at several K with the same C and δ: a long bidirectional chunk answers no later."""
+def chunk_lengths(count: int, seed: int, generation: float = 0.3) -> list[dict[str, Any]]:
+    """Response of a bidirectional adapter at several K with the same C: a long chunk answers no later."""
     rows = []
     for latents in (3, 12, 20, 40):
-        scenario = constant(latents, latents * 0.25, 0.5)
+        scenario = Scenario(
+            adapter=LatentInput(latents), costs=UnitCosts(denoise=generation), group_seconds=Fraction(1, 4)
+        )
         result = simulate(scenario, IsolatedArrivals(count, scenario.period, seed))
         chunked = simulate(scenario.chunked(), IsolatedArrivals(count, scenario.period, seed))
         rows.append(
             {
                 "latents": latents,
-                "generation": 0.5,
+                "generation": generation,
                 "response": _mean(result, "response"),
+                "median_response": float(np.median(result.seconds("response"))),
                 "fixed_chunk": _mean(chunked, "response"),
             }
         )
