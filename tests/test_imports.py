@@ -10,7 +10,7 @@ import wavecore
 ROOT = Path(wavecore.__file__).parent
 # From the bottom up; parts of one row do not import each other, unless a part is the same.
 LAYERS = [
-    {"errors"},
+    {"errors", "transfer"},
     {"files", "prompt", "rounds"},
     {"_native", "triton_kernels", "control", "media", "metrics", "sprites", "trace", "config"},
     {"ops"},

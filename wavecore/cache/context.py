@@ -13,6 +13,7 @@ from wavecore.cache.table import PageTable, Rotation
 from wavecore.cache.view import PageView
 from wavecore.errors import UsageError
 from wavecore.rounds import Key, Round, Slot
+from wavecore.transfer import upload
 
 
 class ContextCache:
@@ -85,18 +86,21 @@ class ContextCache:
         self.table.close()
 
     def _ids(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int32, device=self.pool.device)
+        return upload(torch.tensor(rows, dtype=torch.int32), self.pool.device)
 
     def _rotate(self, rotations: Sequence[Rotation]) -> None:
         pool = self.pool
         positions = [r.position + frame for r in rotations for frame in range(len(r.pages))]
-        rope = self.rope(torch.tensor(positions, device=pool.device))
+        rope = self.rope(upload(torch.tensor(positions), pool.device))
         source, target = self._ids(
             [[page for r in rotations for page in r.unroped], [page for r in rotations for page in r.pages]]
         )
         for unroped, keys in zip(pool.unroped_pages, pool.k_pages, strict=True):
             ops.rope_shift(unroped, source, keys, target, rope)
-        for rotation in rotations:
-            if rotation.values_from is not None:
-                for values in pool.v_pages:
-                    values[rotation.pages] = values[rotation.values_from]
+        copied = [
+            (a, b) for r in rotations if r.values_from for a, b in zip(r.values_from, r.pages, strict=True)
+        ]
+        if copied:
+            before, after = upload(torch.tensor(copied), pool.device).unbind(1)
+            for values in pool.v_pages:
+                values.index_copy_(0, after, values.index_select(0, before))

@@ -16,6 +16,7 @@ from wavecore.errors import UsageError
 from wavecore.models.dit import CausalWanDiT, SlotState, TextContext
 from wavecore.models.rope import rope_table
 from wavecore.rounds import Key, NoiseLevel, Round, Slot
+from wavecore.transfer import upload
 
 Order = Literal["batched", "slots", "layers"]
 
@@ -175,11 +176,11 @@ class Batch:
         told = [[levels[slot.stage].timestep] * frames for slot in slots]
         true = [[1000 * levels[slot.stage].sigma] * frames for slot in slots]
         positions = [list(range(slot.frame_start, slot.frame_start + frames)) for slot in slots]
-        self.sigma_timesteps = torch.tensor(true, dtype=torch.float64, device=weight.device)
+        self.sigma_timesteps = upload(torch.tensor(true, dtype=torch.float64), weight.device)
         self.state: SlotState = dit.begin(
             self.latents.to(weight.dtype),
-            torch.tensor(told, dtype=torch.float64, device=weight.device),
-            torch.tensor(positions, device=weight.device),
+            upload(torch.tensor(told, dtype=torch.float64), weight.device),
+            upload(torch.tensor(positions), weight.device),
             TextContext.stack([text[slot.chunk] for slot in slots]),
         )
 

@@ -16,6 +16,7 @@ from wavecore.models.dit import CausalWanDiT, DiTConfig, SlotState, TextContext
 from wavecore.models.rope import rope_table
 from wavecore.placement.layers.messages import Layer, Open, Work
 from wavecore.rounds import Slot
+from wavecore.transfer import upload
 
 Item = TypeVar("Item")
 HEAD = -1  # index under which the head travels
@@ -182,7 +183,7 @@ class Shard:
             modulation=modulation,
             time=embedded_time,
             rope=rope_table(
-                torch.tensor(positions, device=hidden.device), rows, columns, self.dit.config.head_dim
+                upload(torch.tensor(positions), hidden.device), rows, columns, self.dit.config.head_dim
             ),
             text=TextContext((), ()),
             latents=torch.empty(shape, device="meta"),

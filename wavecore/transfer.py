@@ -1,0 +1,20 @@
+"""Copies from the host to a device that nobody waits for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def upload(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a host tensor to a device, in order with what the device does and without waiting for it.
+
+    A copy from ordinary memory would make the host wait until the GPU has done everything before it; so it
+    goes through pinned memory, which PyTorch keeps until the copy is done.
+    """
+    target = torch.device(device)
+    if target.type == "cpu":
+        return tensor
+    if target.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(target, non_blocking=True)
