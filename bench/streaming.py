@@ -69,19 +69,21 @@ class PacedFrames(LiveSource):
 def live(seconds: float, steps: int) -> dict[str, Any]:
     """A 16 fps source through a warm model; the objective is one second."""
     pipe = wc.load("sprites")
-    settings = StreamingSettings(chunk_frames=1, first_chunk_frames=1, noise=NoiseSettings(highest=0.9))
+    settings = StreamingSettings(
+        chunk_frames=1, first_chunk_frames=1, longest_chunk_frames=3, noise=NoiseSettings(highest=0.9)
+    )
 
-    def session(frames: Any, hold: Any = None, trace: Trace | None = None) -> Any:
-        return pipe.restyle(
-            frames, PROMPT, steps=steps, rounds="stream_batch", streaming=settings, hold=hold, trace=trace
-        )
+    def session(frames: Any, **live: Any) -> Any:
+        return pipe.restyle(frames, PROMPT, steps=steps, rounds="stream_batch", streaming=settings, **live)
 
     with session(iter(np.zeros((9, 128, 128, 3), np.uint8))) as warm:
         list(warm)
     frames = LiveFrames(
-        PacedFrames(seconds), IntakeSettings(slo=1.0, passes=steps), lambda first: 1 if first else 4
+        PacedFrames(seconds),
+        IntakeSettings(slo=1.0, passes=steps, lengths=(1, 2, 3)),
+        lambda first: 1 if first else 4,
     )
-    with session(frames, frames.hold) as stream:
+    with session(frames, hold=frames.hold, length=frames.length, idle=frames.idle) as stream:
         frames.attach(Trace())
         began = time.monotonic()
         for group in stream:

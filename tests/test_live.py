@@ -14,6 +14,8 @@ from wavecore.live import LiveFrames
 from wavecore.media import LiveSource
 from wavecore.trace import Trace
 
+ON_THE_OTHER_RANK = {"placement": "layers", "devices": 2, "encode_on": 1, "decode_on": 1}
+
 
 class Scripted(LiveSource):
     """Frames with waits between them; then perhaps a fault."""
@@ -144,3 +146,41 @@ def test_black_frames_are_frames(pipe):  # noqa: F811
 def test_no_frame_at_all_is_an_empty_stream(pipe):  # noqa: F811
     frames, report, _ = restyle(pipe, Scripted(clip(1)[:0]))
     assert len(frames) == report.arrived == 0
+
+
+@pytest.mark.parametrize("how", [{"decoders": 1}, pytest.param(ON_THE_OTHER_RANK, marks=pytest.mark.slow)])
+def test_frames_decoded_elsewhere_come_out_before_the_next_ones_arrive(pipe, how):  # noqa: F811
+    """A source that gives one chunk and then waits for its frames: nothing may wait for the next chunk."""
+    gate = threading.Event()
+
+    def wait(index):
+        if index in (5, 9):
+            assert gate.wait(60)
+            gate.clear()
+        return 0.0
+
+    frames = LiveFrames(
+        Scripted(clip(13), wait),
+        IntakeSettings(passes=2, stall_seconds=30.0),
+        lambda first: 1 if first else 4,
+        60.0,
+    )
+    session = pipe.restyle(
+        frames,
+        "a red ball",
+        rounds="stream_batch",
+        steps=1,
+        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
+        hold=frames.hold,
+        idle=frames.idle,
+        **how,
+    )
+    frames.attach(Trace())
+    shown = []
+    with session:
+        for group in session:
+            shown.append(frames.shown(group.frames))
+            if sum(map(len, shown)) in (5, 9):
+                gate.set()
+    frames.close()
+    assert sum(map(len, shown)) == 13

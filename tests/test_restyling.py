@@ -302,9 +302,12 @@ def test_the_set_of_a_session_is_its_own():
     assert SinkSet(2).chunks is not SinkSet(2).chunks
 
 
-@pytest.mark.parametrize("block", [0, 1])
-def test_a_ring_of_two_gives_the_frames_of_one_process(pipe, block):
-    """Sinks too, compared after a layer of the first rank or of the other one."""
+@pytest.mark.parametrize(
+    ("block", "where"),
+    [pytest.param(0, {"decode_on": 1}, marks=pytest.mark.slow), (1, {"encode_on": 1, "decode_on": 1})],
+)
+def test_a_ring_of_two_gives_the_frames_of_one_process(pipe, block, where):
+    """Sinks too, compared after a layer of either rank; and wherever frames are encoded and decoded."""
     settings = StreamingSettings(
         sinks="adaptive",
         sink_chunks=2,
@@ -316,8 +319,8 @@ def test_a_ring_of_two_gives_the_frames_of_one_process(pipe, block):
     )
     source = clip(41)
     alone = run_with_lag(pipe, source, settings, 2)
-    around, groups, _ = run(pipe, source, settings, placement="layers", devices=2)
-    assert len(groups) == 11
+    around, groups, _ = run(pipe, source, settings, placement="layers", devices=2, **where)
+    assert [group.index for group in groups] == list(range(11))
     assert np.array_equal(around, alone)
 
 

@@ -229,6 +229,9 @@ class RestyleSettings(RunSettings):
         description="where the work runs: here, its layers over a ring of processes, or a process a stage",
     )
     devices: Count = Field(2, description="processes of placement layers, this one included")
+    encode_on: Natural = Field(0, description="rank of placement layers that encodes, beside its layers")
+    decode_on: Natural = Field(0, description="rank of placement layers that decodes, beside its layers")
+    decoders: Natural = Field(0, description="processes that decode; 0 decodes in this one")
     output_type: Literal["video", "frames", "latent", "raw", "mpegts"] = Field(  # type: ignore[assignment]
         "video",
         description="H.264 mp4, PNG files or latents; as they are made: rgb24 bytes or H.264 in MPEG-TS",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,8 +16,6 @@ from wavecore.trace import Trace
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from wavecore.placement.decode import DecodeOptions
 
 _LATENTS_PER_WORKER = 6
 
@@ -90,33 +87,38 @@ class LocalDecoding:
         self._done.clear()
 
 
+class RemoteDecoder(Protocol):
+    """Latents in, frames out in the same order, decoded by other processes."""
+
+    def put(self, latent: Tensor) -> None:
+        """Give the next latent [1, c, 1, h, w]."""
+
+    def get(self) -> Tensor:
+        """Wait for the frames [1, 3, n, h, w] in [-1, 1] of the oldest latent given."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether `get` would not wait."""
+
+    def close(self) -> None:
+        """Give up what was not taken."""
+
+
 class WorkerDecoding:
-    """Decodes in processes of their own, while the session goes on; see `wavecore.placement.decode`.
+    """Decodes in other processes, while the session goes on.
 
     Parameters
     ----------
-    vae : StreamingVAE
-        One that can be cut.
-    latent : (channels, height, width)
-    options : DecodeOptions
+    decoder : RemoteDecoder
+        Such as processes of its own (`wavecore.placement.decode`) or a rank of a ring.
+    workers : int
+        Processes that work at a time.
     trace : Trace
-    on_arrival : callable, optional
-        Called from a thread when frames have come.
     """
 
-    def __init__(
-        self,
-        vae: StreamingVAE,
-        latent: tuple[int, int, int],
-        options: DecodeOptions,
-        trace: Trace,
-        on_arrival: Callable[[], None] | None = None,
-    ) -> None:
-        from wavecore.placement.decode import start_decoders
-
-        self._trace = trace
-        self._pipeline = start_decoders(vae, latent, options, on_arrival)  # type: ignore[arg-type]
-        self._most = _LATENTS_PER_WORKER * options.workers
+    def __init__(self, decoder: RemoteDecoder, workers: int, trace: Trace) -> None:
+        self._trace, self._pipeline = trace, decoder
+        self._most = _LATENTS_PER_WORKER * workers
         self._waiting: deque[tuple[GroupPlan, float]] = deque()
         self._done: deque[tuple[GroupPlan, NDArray[np.uint8]]] = deque()
 

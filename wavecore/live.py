@@ -78,7 +78,7 @@ class LiveReport:
 
 
 class LiveFrames(Iterator["Frame"]):
-    """Frames of a live source as a session takes them; `hold` and `length` are the session's.
+    """Frames of a live source as a session takes them; `hold`, `length` and `idle` are the session's.
 
     A thread reads the source. In real time it never waits: frames that the model does not keep up with are
     dropped by the rule of `Inbox`. Otherwise the source waits.
@@ -216,6 +216,13 @@ class LiveFrames(Iterator["Frame"]):
         self._round_began = self._clock()
         return step == "advance"
 
+    def idle(self, in_flight: int) -> bool:
+        """Whether `hold` would wait for the source now."""
+        self._observe()
+        needed = self._needed(self._entered == 0)
+        with self._changed:
+            return self.intake.waits(self._clock(), self._inbox, needed, in_flight, self._over)
+
     def length(self) -> int:
         """Length of the chunk that enters, in multiples of the shortest."""
         return self.intake.length
@@ -224,6 +231,7 @@ class LiveFrames(Iterator["Frame"]):
         """Learn from the round that has just ended."""
         if self._round_began is not None:
             self.intake.observe(self._rows, (self._clock() - self._round_began) / SECOND)
+            self._round_began = None
 
     def __next__(self) -> Frame:
         with self._changed:

@@ -187,6 +187,10 @@ class Pipeline:
         streaming: StreamingSettings | None = None,
         hold: Callable[[int], bool] | None = None,
         length: Callable[[], int] | None = None,
+        idle: Callable[[int], bool] | None = None,
+        encode_on: int = 0,
+        decode_on: int = 0,
+        decoders: int = 0,
         trace: Trace | None = None,
     ) -> Session:
         """Render frames anew under a prompt, keeping their motion: as many frames out as in.
@@ -203,8 +207,13 @@ class Pipeline:
             highest of `streaming.noise` where that is given.
         streaming : StreamingSettings, optional
             Policies of a live source: noise, sinks, positions, chunk lengths.
-        hold, length : callable, optional
-            When the next chunk enters, and how many latent frames it has; see `Session`.
+        hold, length, idle : callable, optional
+            When the next chunk enters, how many latent frames it has, and whether it is waited for now; see
+            `Session`.
+        encode_on, decode_on : int
+            Ranks of placement layers that encode and decode, beside their layers.
+        decoders : int
+            Processes that decode while the rounds go on; 0 decodes in this one.
         placement : "local", "layers" or "replicas"
             Where the work runs: here; its layers over a ring of `devices` processes; or, of a source that is
             not live, a process for each denoising stage and one for the store pass (rounds "wavefront").
@@ -235,7 +244,9 @@ class Pipeline:
         ring = None
         if placement == "layers":
             _whole("devices", devices, 1)
-            rules, ring = start_ring(self.model.dit, rules, devices, trace)
+            rules, ring = start_ring(self.model, rules, devices, trace, encode_on, decode_on)
+        elif encode_on or decode_on:
+            raise UsageError(f"encode_on, decode_on: expected 0 with placement {placement}, got another rank")
         restyling = Restyling(
             lambda share: self.levels(steps, share),
             noise,
@@ -249,6 +260,8 @@ class Pipeline:
             return Placing(placement="replicas").start(
                 self.model, prompt, rules, levels, seed, pixels, fps, None, iter(frames), trace, restyling
             )
+        from wavecore.placement.decode import DecodeOptions
+
         return Session(
             self.model,
             prompt,
@@ -263,6 +276,9 @@ class Pipeline:
             hold=hold,
             length=length,
             ring=shared if ring is None else ring,
+            decoders=DecodeOptions(workers=decoders) if decoders else None,
+            codec=None if ring is None else ring.vae,
+            idle=idle,
         )
 
     def __call__(

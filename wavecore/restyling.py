@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wavecore.control.streaming import BlockScheduler, NoiseController, SinkSet, StreamingSettings
 from wavecore.errors import UsageError
+from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import Handoff
 from wavecore.rounds import Key, NoiseLevel, Rounds, Rules, StreamBatch, nearest_sigma
@@ -149,12 +150,29 @@ def streaming_rules(rules: Rules, settings: StreamingSettings) -> tuple[Rules, S
     return changed, SinkSet(changed.anchor_chunks, settings.sink_threshold) if adaptive else None
 
 
-def start_ring(dit: CausalWanDiT, rules: Rules, ranks: int, trace: Trace | None) -> tuple[Rules, Ring]:
+def start_ring(
+    model: StreamModel,
+    rules: Rules,
+    ranks: int,
+    trace: Trace | None,
+    encode_on: int = 0,
+    decode_on: int = 0,
+) -> tuple[Rules, Ring]:
     """Rules for a ring of `ranks` processes, and that ring, for one stream."""
     from wavecore.placement.layers import Ring
 
     if not isinstance(rules, StreamBatch):
         name = type(rules).__name__.lower()
         raise UsageError(f"placement: expected rounds stream_batch with layers, got {name}")
-    scheduler = BlockScheduler(dit.config.layers, ranks) if 1 < ranks <= dit.config.layers else None
-    return replace(rules, lag=ranks), Ring(dit, ranks, scheduler=scheduler, for_one_stream=True, trace=trace)
+    layers = model.dit.config.layers
+    ring = Ring(
+        model.dit,
+        ranks,
+        scheduler=BlockScheduler(layers, ranks) if 1 < ranks <= layers else None,
+        for_one_stream=True,
+        trace=trace,
+        vae=model.vae if encode_on or decode_on else None,
+        encode_on=encode_on,
+        decode_on=decode_on,
+    )
+    return replace(rules, lag=ranks), ring

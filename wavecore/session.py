@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from wavecore.placement.decode import DecodeOptions
     from wavecore.placement.device import SharedDevice, SharedPlacement
-    from wavecore.placement.layers import Ring, RingPlacement
+    from wavecore.placement.layers import Ring, RingPlacement, RingVAE
     from wavecore.placement.sequence import SequencePlacement
 
 
@@ -120,6 +120,11 @@ class Session:
         each slot over several processes; all of it runs here when not given.
     decoders : DecodeOptions, optional
         Processes that decode while the rounds go on; decoded here when not given.
+    codec : RingVAE, optional
+        Encodes and decodes on ranks of the ring; done here when not given.
+    idle : callable (chunks at work) -> bool, optional
+        Whether `hold` would wait for the source now: rounds in flight, and frames that are decoded elsewhere,
+        are then waited for before it.
 
     Attributes
     ----------
@@ -144,6 +149,8 @@ class Session:
         length: Callable[[], int] | None = None,
         ring: Ring | SharedDevice | SequencePlacement | None = None,
         decoders: DecodeOptions | None = None,
+        codec: RingVAE | None = None,
+        idle: Callable[[int], bool] | None = None,
     ) -> None:
         text = check_prompt(prompt)
         self.model = model
@@ -170,12 +177,13 @@ class Session:
         self._flight: deque[Round] = deque()
         self._complete: deque[_Complete] = deque()
         self._handoff = Handoff(levels, seed, latent_size, model.device)
-        self._restyling, self._hold, self._length = restyling, hold, length
+        self._restyling, self._hold, self._length, self._idle = restyling, hold, length, idle
         self._placement.probe = None if restyling is None else restyling.sink_block
         self._source = None
         if source is not None:
             measure = restyling is not None and restyling.on_pixels
-            self._source = ChunkSource(source, model.vae, size, model.device, measure)
+            vae_of_source = model.vae if codec is None else codec
+            self._source = ChunkSource(source, vae_of_source, size, model.device, measure)
         self._ready: deque[FrameGroup] = deque()
         self._groups = 0
         self._frames_out = 0
@@ -186,9 +194,13 @@ class Session:
         self._completed_version = 0
         self._decoding: Decoding = LocalDecoding(model.vae, self.trace)
         if decoders is not None:  # last of all: processes that nothing above can leave behind
-            self._decoding = WorkerDecoding(
-                model.vae, latent_size, decoders, self.trace, self._frames_arrived
-            )
+            from wavecore.placement.decode import start_decoders
+
+            vae: Any = model.vae  # checked there: one that can be cut
+            pipeline = start_decoders(vae, latent_size, decoders, self._frames_arrived)
+            self._decoding = WorkerDecoding(pipeline, decoders.workers, self.trace)
+        elif codec is not None and (decoder := codec.remote_decoder()) is not None:
+            self._decoding = WorkerDecoding(decoder, 1, self.trace)
 
     # -- for the user --------------------------------------------------------------------
 
@@ -246,6 +258,8 @@ class Session:
             return False
         if self._restyling is not None:
             self._choose_sinks(self._restyling)
+        if self._idle is not None and self._idle(self.in_flight) and (self._collect() or self._deliver(True)):
+            return True
         if self._hold is not None and self._rounds.chunks is None and self._hold(self.in_flight):
             self._rounds.delay()
         elif self._source is not None and not self._prepare_source(self._source):

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from wavecore.control.streaming import pixel_differences
 from wavecore.errors import InputError
+from wavecore.transfer import upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wavecore.models.stream import StreamingVAE
+    from wavecore.placement.layers import RingVAE
 
 
 class ChunkSource:
@@ -28,7 +30,7 @@ class ChunkSource:
     ----------
     frames : iterator of uint8 [h, w, 3]
         Arrays or RGB images; may be endless.
-    vae : StreamingVAE
+    vae : StreamingVAE or RingVAE
         Encodes them.
     size : (width, height)
         That every frame must have.
@@ -46,7 +48,7 @@ class ChunkSource:
     def __init__(
         self,
         frames: Iterator[NDArray[np.uint8]],
-        vae: StreamingVAE,
+        vae: StreamingVAE | RingVAE,
         size: tuple[int, int],
         device: torch.device | str = "cpu",
         measure: bool = False,
@@ -115,7 +117,7 @@ class ChunkSource:
                 self.pixel_differences += pixel_differences(frames, self._before)
                 self._before = frames[-1]
             frames += frames[-1:] * (wanted - len(frames))
-            pieces.append(self._encoder(to_pixels(np.stack(frames)).to(self._device)))
+            pieces.append(self._encoder(upload(to_pixels(np.stack(frames)), self._device)))
         if self._over:
             rest = self._encoder.flush()
             pieces += [] if rest is None else [rest]

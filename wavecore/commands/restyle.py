@@ -132,9 +132,13 @@ def _session(
         rounds="stream_batch" if settings.live or settings.placement == "layers" else settings.rounds,
         placement=settings.placement,
         devices=settings.devices,
+        encode_on=settings.encode_on,
+        decode_on=settings.decode_on,
+        decoders=settings.decoders,
         streaming=_streaming(settings, pipe),
         hold=None if live is None else live.hold,
         length=None if live is None or _longest_chunk(settings, pipe) is None else live.length,
+        idle=None if live is None else live.idle,
         trace=trace,
     )
 

@@ -95,6 +95,7 @@ def test_a_rank_that_is_killed_while_it_decodes_is_named(vae):
     ring.close()
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_codec_ends_the_rank_and_is_reported(vae):
     ring = Ring(tiny_dit(layers=2), 2, vae=vae, decode_on=1)
     decoder = ring.vae.remote_decoder()
