@@ -1,6 +1,7 @@
 """Wave parallelism on two cores: `python bench/wave.py [--seconds 3] [PART ...]`.
 
-Parts: latency, cost, pair, wide, link. Prints what was measured and adds it to bench/results/wave.json.
+Parts: latency, cost, pair, wide, link, baselines, equal. Prints what was measured and adds it to
+bench/results/wave.json.
 
 The machine's ceiling is what two independent copies of the same forward passes, one a core, gain over one:
 virtual cores may share more than memory. It is measured between the runs that are compared with it.
@@ -12,173 +13,164 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from machine import RESULTS, write_result
+from wave_streams import (
+    CORES,
+    SIZE,
+    Copies,
+    local_rate,
+    model,
+    placement_rate,
+    replica_ticks,
+    sequential,
+    wave,
+)
 
 import wavecore
 from wavecore.cache import pages_needed
-from wavecore.models.dit import CausalWanDiT, TextContext
-from wavecore.placement import Handoff, LocalPlacement, local_cache
+from wavecore.pipeline import Pipeline
+from wavecore.placement import LocalPlacement
+from wavecore.placement.exchange import EXCHANGE_MODES, TRANSPORTS
+from wavecore.placement.local import Order
 from wavecore.placement.nursery import Nursery
 from wavecore.placement.replica_options import SPIN_US, ReplicaOptions
 from wavecore.placement.replicas import Replicas
-from wavecore.rounds import Rounds, Rules, Sequential, Wavefront, warped_levels
+from wavecore.placement.sequence import SequenceOptions, SequencePlacement
+from wavecore.placement.sequence.group import SEQUENCE_MODES
 
-SIZE = 16  # latent pixels a side: 128 x 128 pixels
-CORES = (0, 1)
-SHARED = {"anchor_chunks": 0}
-
-
-def model(scale: int) -> CausalWanDiT:
-    """The transformer of sprites; or one of twice its width, four times its size, with random weights."""
-    dit = wavecore.load("sprites").model.dit
-    if scale == 1:
-        return dit
-    config = replace(
-        dit.config, dim=2 * dit.config.dim, heads=2 * dit.config.heads, ffn_dim=2 * dit.config.ffn_dim
-    )
-    torch.manual_seed(0)
-    return CausalWanDiT(config).eval().requires_grad_(False)
+REPEATS = 5  # of every run that is compared with another, in turn
 
 
-def condition(dit: CausalWanDiT) -> TextContext:
-    """A prompt."""
-    with torch.inference_mode():
-        return dit.encode_text(torch.randn(1, 16, dit.config.text_dim))
-
-
-def levels(steps: int) -> Any:
-    """Noise levels of evenly spaced steps."""
-    return warped_levels([1000 * (steps - i) / steps for i in range(steps)], shift=5)
-
-
-def local_rate(dit: CausalWanDiT, rules: Rules, seconds: float) -> float:
-    """Chunks a second on this process's cores and threads, decoding not included."""
-    cache = local_cache(dit, pages_needed(rules), SIZE, SIZE)
-    placement = LocalPlacement(dit, cache)
-    handoff = Handoff(levels(rules.steps), 0, (dit.config.in_channels, SIZE, SIZE))
-    text = condition(dit)
-    rounds, done, began = Rounds(rules), 0, None
-    while began is None or time.perf_counter() - began < seconds:
-        round = next(rounds)
-        contexts = {slot.chunk: text for slot in round.slots}
-        estimates = placement.run(round, handoff.latents(round), handoff.levels, contexts)
-        handoff.advance(round, estimates)
-        if round.completes is not None:
-            done += 1
-            if began is None and done == 8:  # full context, warm
-                began, done = time.perf_counter(), 0
-    return done / (time.perf_counter() - began)
-
-
-def replica_ticks(replicas: Replicas, dit: CausalWanDiT, rules: Rules, seconds: float) -> list[float]:
-    """Times between completed chunks in seconds, of a stream at full width."""
-    stream, text, ends = replicas.stream(rules, levels(rules.steps), 0), condition(dit), []
-    while len(ends) < 12 or ends[-1] - ends[8] < seconds:
-        while stream.wants_chunk:
-            stream.enter(0, text)
-        if stream.take() is not None:
-            ends.append(time.perf_counter())
-    stream.close()
-    ends = ends[8:]
-    return [b - a for a, b in pairwise(ends)]
-
-
-def copies(scale: int, seconds: float, cores: tuple[int, ...]) -> list[float]:
-    """Rates of independent sequential streams, one a core, at the same time."""
-    start = time.time() + 9
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--copy", str(scale), str(core), str(start), str(seconds)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for core in cores
-    ]
-    return [float(process.communicate()[0]) for process in processes]
-
-
-def copy_main(scale: int, core: int, start: float, seconds: float) -> None:
-    """One of `copies`."""
-    os.sched_setaffinity(0, {core})
-    torch.set_num_threads(1)
-    dit = model(scale)
-    local_rate(dit, _sequential(1), 0.2)
-    time.sleep(max(0.0, start - time.time()))
-    print(local_rate(dit, _sequential(1), seconds))
-
-
-def _sequential(steps: int) -> Sequential:
-    return Sequential(steps=steps, history=2, store_history=2, **SHARED)
-
-
-def _wave(steps: int) -> Wavefront:
-    return Wavefront(steps=steps, history=1, store_history=2, **SHARED)
-
-
-def pair(seconds: float, repeats: int = 1) -> dict[str, Any]:
+def pair(seconds: float) -> dict[str, Any]:
     """N = 1 on two cores against sequential on one, beside the ceiling."""
     result = {}
     for scale in (1, 4):
         dit = model(scale)
+        latent = dit.config.in_channels, SIZE, SIZE
         rates: dict[str, list[float]] = {"one": [], "two": [], "replicas": []}
-        with Nursery(dit) as nursery:
-            options = ReplicaOptions(cores=CORES)
-            with Replicas(
-                dit, _wave(1), (dit.config.in_channels, SIZE, SIZE), options, nursery=nursery
-            ) as replicas:
-                for _ in range(repeats):
-                    rates["one"] += copies(scale, seconds, CORES[:1])
-                    rates["two"].append(sum(copies(scale, seconds, CORES)))
-                    ticks = replica_ticks(replicas, dit, _wave(1), seconds)
-                    rates["replicas"].append(len(ticks) / sum(ticks))
-        one, two, wave = (statistics.median(rates[name]) for name in ("one", "two", "replicas"))
+        options = ReplicaOptions(cores=CORES)
+        with (
+            Copies(scale, "sequential", 1) as copies,
+            Replicas(dit, wave(1), latent, options) as replicas,
+        ):
+            for _ in range(REPEATS):
+                rates["one"] += copies.rates(seconds, 1)
+                rates["two"].append(sum(copies.rates(seconds)))
+                ticks = replica_ticks(replicas, dit, wave(1), seconds)
+                rates["replicas"].append(len(ticks) / sum(ticks))
+        one, two, both = (statistics.median(rates[name]) for name in ("one", "two", "replicas"))
         result[f"{scale}x"] = {
             "chunks_per_second": rates,
             "ceiling": two / one,
-            "gain": wave / one,
-            "share_of_ceiling": wave / two,
+            "gain": both / one,
+            "share_of_ceiling": both / two,
         }
     return result
 
 
 def wide(seconds: float) -> dict[str, Any]:
-    """N = 4 on two cores against sequential with two threads, and against the ceiling."""
+    """N = 4 on two cores against sequential with two threads, and against the ceiling of its own passes."""
     dit = model(1)
-    rates: dict[str, list[float]] = {
-        "sequential_two_threads": [],
-        "sequential_one_thread": [],
-        "replicas": [],
-    }
-    with Nursery(dit) as nursery:
-        latent = dit.config.in_channels, SIZE, SIZE
-        with Replicas(dit, _wave(4), latent, nursery=nursery) as replicas:
-            for _ in range(3):
-                ticks = replica_ticks(replicas, dit, _wave(4), seconds)
-                rates["replicas"].append(len(ticks) / sum(ticks))
-                for threads, name in ((2, "sequential_two_threads"), (1, "sequential_one_thread")):
-                    torch.set_num_threads(threads)
-                    rates[name].append(local_rate(dit, _sequential(4), seconds))
-                torch.set_num_threads(1)
-    ceiling = sum(copies(1, seconds, CORES)) / copies(1, seconds, CORES[:1])[0]
-    two, one, wave = (statistics.median(values) for values in (*list(rates.values())[:2], rates["replicas"]))
+    latent = dit.config.in_channels, SIZE, SIZE
+    rates: dict[str, list[float]] = {"sequential_two_threads": [], "one": [], "two": [], "replicas": []}
+    with (
+        Copies(1, "wave", 4) as copies,
+        Replicas(dit, wave(4), latent) as replicas,
+    ):
+        for _ in range(REPEATS):
+            rates["one"] += copies.rates(seconds, 1)
+            rates["two"].append(sum(copies.rates(seconds)))
+            ticks = replica_ticks(replicas, dit, wave(4), seconds)
+            rates["replicas"].append(len(ticks) / sum(ticks))
+            torch.set_num_threads(2)
+            rates["sequential_two_threads"].append(local_rate(dit, sequential(4), seconds))
+            torch.set_num_threads(1)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
     return {
         "chunks_per_second": rates,
-        "against_two_threads": wave / two,
-        "against_one_thread": wave / one,
-        "ceiling": ceiling,
-        "share_of_ceiling": wave / one / ceiling,
+        "against_two_threads": medians["replicas"] / medians["sequential_two_threads"],
+        "ceiling": medians["two"] / medians["one"],
+        "gain": medians["replicas"] / medians["one"],
+        "share_of_ceiling": medians["replicas"] / medians["two"],
     }
+
+
+def baselines(seconds: float) -> dict[str, Any]:
+    """Chunks a second of sequence parallelism over two processes, N = 4, beside replicas."""
+    dit = model(1)
+    latent = dit.config.in_channels, SIZE, SIZE
+    rates: dict[str, list[float]] = {"replicas": [], "ulysses": [], "ring": []}
+    with Nursery(dit) as nursery:
+        for _ in range(REPEATS):
+            with Replicas(dit, wave(4), latent, nursery=nursery) as replicas:
+                ticks = replica_ticks(replicas, dit, wave(4), seconds)
+            rates["replicas"].append(len(ticks) / sum(ticks))
+            for mode in SEQUENCE_MODES:
+                options = SequenceOptions(ranks=2, mode=mode, cores=CORES)  # type: ignore[arg-type]
+                placement = SequencePlacement(dit, options, nursery)
+                rules = sequential(4)
+                placement.open(rules, pages_needed(rules), SIZE, SIZE)
+                rates[mode].append(placement_rate(placement, dit, rules, seconds))
+                placement.close()
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    return {
+        "chunks_per_second": rates,
+        **{f"replicas_against_{mode}": medians["replicas"] / medians[mode] for mode in SEQUENCE_MODES},
+    }
+
+
+def equal(seconds: float) -> dict[str, Any]:
+    """Frames of replicas and of one device, N = 1, 2, 4, 5, M = 8: every exchange mode and transport."""
+    pipe = wavecore.load("sprites")
+    frames = 1 + pipe.model.vae.temporal_factor * (8 * pipe.model.defaults.chunk_frames - 1)
+    result: dict[str, Any] = {"frames": frames}
+    with Nursery(pipe.model.dit) as nursery:
+        for steps in (1, 2, 4, 5):
+            here = {order: _clip(pipe, steps, frames, order=order) for order in ("slots", "batched")}
+            same = []
+            for mode in EXCHANGE_MODES:
+                for transport in TRANSPORTS:
+                    options = ReplicaOptions(mode=mode, transport=transport)  # type: ignore[arg-type]
+                    latent = pipe.model.dit.config.in_channels, SIZE, SIZE
+                    rules = pipe.rules("wavefront", steps)
+                    with Replicas(pipe.model.dit, rules, latent, options, nursery=nursery) as replicas:
+                        there = _clip(pipe, steps, frames, replicas=replicas)
+                    same.append(all(map(torch.equal, there, here["slots"])))
+            difference = float((here["slots"][1] - here["batched"][1]).abs().max())
+            result[f"{steps} steps"] = {
+                "same_frames_and_latents": f"{sum(same)} of {len(same)}",
+                "latents_from_batched": difference,
+            }
+    return result
+
+
+def _clip(
+    pipe: Pipeline, steps: int, frames: int, order: Order = "batched", replicas: Replicas | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames and latents of a clip."""
+    placement = "local" if replicas is None else "replicas"
+    with pipe.session(
+        "a red ball rolling left over grass",
+        steps=steps,
+        num_frames=frames,
+        rounds="wavefront",
+        placement=placement,
+        replicas=replicas,
+    ) as session:
+        if isinstance(session._placement, LocalPlacement):
+            session._placement.order = order
+        groups = list(session)
+    clip = np.concatenate([group.frames for group in groups])
+    return torch.from_numpy(clip), torch.stack([group.latent for group in groups])
 
 
 def link(seconds: float) -> dict[str, Any]:
@@ -190,8 +182,8 @@ def link(seconds: float) -> dict[str, Any]:
     modes = ("sync", "early", "paged")
     with Nursery(dit) as nursery:
         latent = dit.config.in_channels, SIZE, SIZE
-        with Replicas(dit, _wave(1), latent, ReplicaOptions(cores=CORES), nursery=nursery) as replicas:
-            tick = statistics.median(replica_ticks(replicas, dit, _wave(1), seconds))
+        with Replicas(dit, wave(1), latent, ReplicaOptions(cores=CORES), nursery=nursery) as replicas:
+            tick = statistics.median(replica_ticks(replicas, dit, wave(1), seconds))
         transfer = 0.5 * tick / dit.config.layers  # a link that takes half of a layer's time for an edge
         speed = edge / (transfer * 1e6)
         result |= {"tick_without_link": tick, "transfer_seconds": transfer, "link_bytes_per_us": speed}
@@ -199,8 +191,8 @@ def link(seconds: float) -> dict[str, Any]:
         for _ in range(3):
             for mode in modes:
                 options = ReplicaOptions(mode=mode, cores=CORES, link_bytes_per_us=speed)  # type: ignore[arg-type]
-                with Replicas(dit, _wave(1), latent, options, nursery=nursery) as replicas:
-                    ticks[mode] += replica_ticks(replicas, dit, _wave(1), seconds)
+                with Replicas(dit, wave(1), latent, options, nursery=nursery) as replicas:
+                    ticks[mode] += replica_ticks(replicas, dit, wave(1), seconds)
     result |= {f"{mode}_p50": statistics.median(values) for mode, values in ticks.items()}
     result["paged_below_sync"] = 1 - result["paged_p50"] / result["sync_p50"]
     return result
@@ -274,18 +266,22 @@ def cost(seconds: float) -> dict[str, Any]:
     return {"median_us": statistics.median(samples), "layers": layers, "edges": edges}
 
 
-PARTS = {"latency": latency, "cost": cost, "pair": pair, "wide": wide, "link": link}
+PARTS = {
+    "latency": latency,
+    "cost": cost,
+    "pair": pair,
+    "wide": wide,
+    "link": link,
+    "baselines": baselines,
+    "equal": equal,
+}
 
 
 def main() -> None:
     """Measure the parts asked for."""
-    if sys.argv[1:2] == ["--copy"]:
-        scale, core, start, seconds = sys.argv[2:]
-        copy_main(int(scale), int(core), float(start), float(seconds))
-        return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", default=list(PARTS))
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / "wave.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from wavecore.config import GenerateSettings, load_settings
 if TYPE_CHECKING:
     from wavecore.interactive.session import SpeculativeSession
     from wavecore.interactive.speculation import Speculation
+    from wavecore.placement.replicas import ReplicaOptions
     from wavecore.session import Session
     from wavecore.trace import Trace
 
@@ -26,6 +28,9 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
     """Make a video from PROMPT, a prompt schedule (--prompts), or both."""
     settings = load_settings(GenerateSettings, flags, config)
     first, *later = settings.schedule
+    replicas = None
+    if settings.placement == "replicas":
+        replicas = _ranks(settings)
 
     def start(trace: Trace) -> Session | SpeculativeSession:
         return load_model(settings).session(
@@ -40,12 +45,27 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
             devices=settings.devices,
             split=settings.split,
             decoders=settings.decoders,
+            replicas=replicas,
             control=settings.control,
             speculation=_speculation(settings),
             trace=trace,
         )
 
     run_session(settings, start, settings.fps, settings.frames, later, json_output)
+
+
+def _ranks(settings: GenerateSettings) -> ReplicaOptions | None:
+    """How stages start under `torchrun`, which has started this process as rank 0; others are stages here."""
+    from wavecore.placement import ranks
+
+    rank = ranks.rank()
+    if rank is None:
+        return None
+    if rank:
+        sys.exit(ranks.serve_rank(load_model(settings).model.dit))
+    from wavecore.placement.replicas import ReplicaOptions
+
+    return ReplicaOptions(launch="torchrun", transport="shared" if ranks.one_machine() else "gloo")
 
 
 def _speculation(settings: GenerateSettings) -> Speculation | None:

@@ -77,9 +77,7 @@ class CausalWanDiT(nn.Module):
         self.text_embedding = nn.Sequential(
             Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), Linear(dim, dim)
         )
-        self.time_embedding = nn.Sequential(
-            Linear(config.frequency_dim, dim), nn.SiLU(), Linear(dim, dim)
-        )
+        self.time_embedding = nn.Sequential(Linear(config.frequency_dim, dim), nn.SiLU(), Linear(dim, dim))
         self.time_projection = nn.Sequential(nn.SiLU(), Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.head = Head(config)
@@ -236,15 +234,23 @@ class CausalWanDiT(nn.Module):
     # -- paged ---------------------------------------------------------------------------
 
     def begin(
-        self, latents: Tensor, timesteps: Tensor, frame_positions: Tensor, text: TextContext
+        self,
+        latents: Tensor,
+        timesteps: Tensor,
+        frame_positions: Tensor,
+        text: TextContext,
+        time: tuple[Tensor, Tensor] | None = None,
     ) -> SlotState:
-        """Embed the slots of a round: latents [s, c, f, h, w], timesteps and positions [s, f]."""
+        """Embed the slots of a round: latents [s, c, f, h, w], timesteps and positions [s, f].
+
+        `time` is what `embed_time` gives for the timesteps, where that is known already.
+        """
         grid = latents.shape[3] // self.config.patch[1], latents.shape[4] // self.config.patch[2]
-        time, modulation = self.embed_time(timesteps)
+        embedded, modulation = self.embed_time(timesteps) if time is None else time
         return SlotState(
             hidden=self.embed_patches(latents),
             modulation=modulation,
-            time=time,
+            time=embedded,
             rope=rope_table(frame_positions, *grid, self.config.head_dim),
             text=text,
             latents=latents,

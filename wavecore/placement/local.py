@@ -155,7 +155,10 @@ class LocalPlacement:
 
 
 class Batch:
-    """Slots of equal length on their way through the layers."""
+    """Slots of equal length on their way through the layers.
+
+    Parameters as of `LocalPlacement.run`; `time` as of `CausalWanDiT.begin`.
+    """
 
     def __init__(
         self,
@@ -166,6 +169,7 @@ class Batch:
         latents: Mapping[int, Tensor],
         levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
         text: Mapping[int, TextContext],
+        time: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         weight = dit.patch_embedding.weight
         self.slots = slots
@@ -182,6 +186,7 @@ class Batch:
             upload(torch.tensor(told, dtype=torch.float64), weight.device),
             upload(torch.tensor(positions), weight.device),
             TextContext.stack([text[slot.chunk] for slot in slots]),
+            time,
         )
 
     def drop_store(self, q: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ class Nursery:
 
     def __init__(self, dit: CausalWanDiT) -> None:
         self.checksum = checksum(dit)
+        self.host = "127.0.0.1"
         ours, theirs = socket.socketpair()
         weights, described = _pack(dit)
         try:
@@ -54,13 +55,13 @@ class Nursery:
         self._socket = ours
         self._control = Connection(os.dup(ours.fileno()))
         self._lock = threading.Lock()
-        self._on_exit: dict[int, Callable[[int], None]] = {}
+        self._on_exit: dict[int, Callable[[int | None], None]] = {}
         self._replies: Any = None
         self._replied = threading.Condition()
         self._control.send((dit.config, described, self.checksum))
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def fork(self, count: int, on_exit: Callable[[int, int], None]) -> list[tuple[int, Connection]]:
+    def fork(self, count: int, on_exit: Callable[[int, int | None], None]) -> list[tuple[int, Connection]]:
         """Start processes; returns the number and the connection of each.
 
         Parameters
@@ -82,6 +83,9 @@ class Nursery:
             for index, pid in enumerate(pids):
                 self._on_exit[pid] = partial(on_exit, index)
         return [(pid, Connection(ours.detach())) for pid, (ours, _) in zip(pids, pairs, strict=True)]
+
+    def disconnected(self, stage: int) -> None:
+        """The connection of a stage has ended: its process has too, which is told apart from that."""
 
     def kill(self, pids: list[int]) -> None:
         """End processes at once."""
@@ -129,8 +133,10 @@ class Nursery:
         self.close()
 
 
-def how_it_ended(status: int) -> str:
-    """A wait status in words."""
+def how_it_ended(status: int | None) -> str:
+    """A wait status in words; None where only the connection is known to have ended."""
+    if status is None:
+        return "its connection has ended"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         with suppress(ValueError):

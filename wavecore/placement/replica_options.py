@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from wavecore import __version__
 from wavecore.errors import UsageError, WavecoreError
@@ -12,6 +14,8 @@ from wavecore.placement.exchange import EXCHANGE_MODES, TRANSPORTS, ExchangeMode
 
 # A wait polls this long before it sleeps, where every stage has a core of its own: being woken takes 25 us.
 SPIN_US = 500.0
+
+Launch = Literal["fork", "torchrun"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,9 @@ class ReplicaOptions:
         Threads of each stage.
     cores : sequence of int, optional
         Cores to pin stages to, in turn. Not pinned when left out.
+    launch : "fork" or "torchrun"
+        Who starts the stages: this library, on this machine; or `torchrun`, on any, in which case this is
+        its rank 0 and the others run `wavecore.placement.ranks.serve_rank`.
     link_bytes_per_us : float
         Model of a slow link for measurements: copies take their bytes at this rate. 0 is the memory itself.
     """
@@ -42,12 +49,14 @@ class ReplicaOptions:
     timeout: float = 60.0
     threads: int = 1
     cores: Sequence[int] | None = None
+    launch: Launch = "fork"
     link_bytes_per_us: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("mode", self.mode, EXCHANGE_MODES),
             ("transport", self.transport, TRANSPORTS),
+            ("launch", self.launch, get_args(Launch)),
         ):
             if value not in allowed:
                 raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
@@ -56,6 +65,14 @@ class ReplicaOptions:
                 raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if not self.timeout > 0:
             raise UsageError(f"timeout: expected a number of seconds above 0, got {self.timeout}")
+
+    def spin_us(self, stages: int) -> float:
+        """How long a wait of one of so many stages polls before it sleeps, in microseconds.
+
+        Where stages outnumber cores, a stage that polls takes the time of the one that it waits for.
+        """
+        cores = len(os.sched_getaffinity(0)) if self.cores is None else len(set(self.cores))
+        return SPIN_US if stages <= cores else 0.0
 
 
 def rank_name(stage: int, steps: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -10,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,12 +18,15 @@ from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import protocol
 from wavecore.placement.exchange import Job
 from wavecore.placement.nursery import Nursery, how_it_ended
-from wavecore.placement.replica_options import SPIN_US, ReplicaOptions, check_hellos, rank_name
+from wavecore.placement.replica_options import ReplicaOptions, check_hellos, rank_name
 from wavecore.placement.replica_stream import ReplicaPlacement, ReplicaStream
 from wavecore.placement.segment import Layout, StreamShape
 from wavecore.placement.shared import pool_sizes
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.trace import Trace
+
+if TYPE_CHECKING:
+    from wavecore.placement.ranks import Ranks
 
 __all__ = ["ReplicaOptions", "ReplicaPlacement", "ReplicaStream", "Replicas"]
 
@@ -81,7 +83,7 @@ class Replicas:
         self.bytes_sent: dict[int, dict[int, int]] = {}
         self._lock = threading.Condition()
         self._failure: str | None = None
-        self._exited: dict[int, int] = {}
+        self._exited: dict[int, int | None] = {}
         self._said: dict[int, str] = {}
         self._streams: dict[int, ReplicaStream] = {}
         self._waiting: deque[ReplicaStream] = deque()
@@ -89,11 +91,15 @@ class Replicas:
         self._next_tick = 1
         self._closed = False
         self._own_nursery = nursery is None
-        self._nursery = nursery or Nursery(dit)
+        self._nursery: Nursery | Ranks = nursery or self._origin(dit)
         self._handshakes: list[queue.SimpleQueue[Any]] = [
             queue.SimpleQueue() for _ in range(self.shape.stages)
         ]
-        children = self._nursery.fork(self.shape.stages, self._on_exit)
+        try:
+            children = self._nursery.fork(self.shape.stages, self._on_exit)
+        except BaseException:
+            self.close()
+            raise
         self._pids = [pid for pid, _ in children]
         self._connections = [connection for _, connection in children]
         self._sending = [threading.Lock() for _ in children]
@@ -106,10 +112,20 @@ class Replicas:
 
     # -- start ---------------------------------------------------------------------------
 
+    def _origin(self, dit: CausalWanDiT) -> Nursery | Ranks:
+        """Where the processes of the stages come from."""
+        if self.options.launch == "fork":
+            return Nursery(dit)
+        from wavecore.placement.ranks import Ranks, one_machine
+
+        if self.options.transport == "shared" and not one_machine():
+            raise UsageError("transport: expected gloo where ranks are on several machines, got shared")
+        return Ranks(dit, self.options.timeout)
+
     def _meet(self) -> None:
         """Set up every stage and make them known to each other."""
         options = self.options
-        spin = SPIN_US if self.shape.stages <= len(os.sched_getaffinity(0)) else 0.0
+        spin = options.spin_us(self.shape.stages)
         for stage, connection in enumerate(self._connections):
             reader = threading.Thread(target=self._listen, args=(stage, connection), daemon=True)
             self._readers.append(reader)
@@ -133,7 +149,7 @@ class Replicas:
             )
         hellos = [self._reply(stage) for stage in range(self.shape.stages)]
         check_hellos(hellos, self._nursery.checksum)
-        peers = protocol.Peers([hello.handle for hello in hellos], "127.0.0.1", hellos[0].port)
+        peers = protocol.Peers([hello.handle for hello in hellos], self._nursery.host, hellos[0].port)
         self._tell_all(peers)
         for stage in range(self.shape.stages):
             self._reply(stage)
@@ -165,6 +181,7 @@ class Replicas:
             try:
                 message = protocol.receive(connection)
             except (EOFError, OSError):
+                self._nursery.disconnected(stage)
                 return
             match message:
                 case protocol.Hello() | protocol.Ready():
@@ -214,7 +231,7 @@ class Replicas:
 
     # -- failure -------------------------------------------------------------------------
 
-    def _on_exit(self, stage: int, status: int) -> None:
+    def _on_exit(self, stage: int, status: int | None) -> None:
         with self._lock:
             self._exited[stage] = status
             self._lock.notify_all()
@@ -223,7 +240,7 @@ class Replicas:
             self._failure = self._reason(stage, status)
         threading.Thread(target=self._end_all, daemon=True).start()
 
-    def _reason(self, stage: int, status: int) -> str:
+    def _reason(self, stage: int, status: int | None) -> str:
         name = (
             f"{rank_name(stage, self.steps)}, process {self._pids[stage] if hasattr(self, '_pids') else '?'}"
         )

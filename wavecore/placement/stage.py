@@ -46,6 +46,7 @@ class StageRunner:
             pool, lambda positions: rope_table(positions[:, None], *grid, dit.config.head_dim)
         )
         self._exchange = exchange
+        self._embedded: tuple[float, int, tuple[Tensor, Tensor]] | None = None
 
     @torch.inference_mode()
     def run(
@@ -78,7 +79,8 @@ class StageRunner:
         pages = cache.view([slot])
         exchange.begin(self.job.first_tick + index, index, round, pages)
         turn = self._late_rotation(round)
-        batch = Batch(dit, [slot], pages, round.steps, {slot.stage: latent}, levels, {slot.chunk: text})
+        time = self._time(levels[slot.stage].timestep, slot.frames)
+        batch = Batch(dit, [slot], pages, round.steps, {slot.stage: latent}, levels, {slot.chunk: text}, time)
         layers = dit.config.layers
         for layer in range(layers):
             exchange.acquire(layer)
@@ -94,6 +96,13 @@ class StageRunner:
                 exchange.attended(layer)
         cache.end(round)
         return batch.finish(dit).get(self.stage)
+
+    def _time(self, timestep: float, frames: int) -> tuple[Tensor, Tensor]:
+        """Embedding of a noise level: a stage has the same one in nearly every round."""
+        if self._embedded is None or self._embedded[:2] != (timestep, frames):
+            told = torch.full((1, frames), timestep, dtype=torch.float64)
+            self._embedded = timestep, frames, self.dit.embed_time(told)
+        return self._embedded[2]
 
     def _late_rotation(self, round: Round) -> Callable[[int], None] | None:
         """Rotates, in one layer, keys that came without rotation, since they will be needed so again."""
