@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from wavecore.control.speculative import UnitCosts
 from wavecore.errors import UsageError
+from wavecore.interactive.speculation import Speculation, fitting_adapters
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.source import to_pixels
 from wavecore.sprites.caption import plain_caption
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 EVERY = 2  # only every second frame is read
+SHOWN = 12  # positions before and after an update that are read
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,65 @@ def _track_correlation(truth: NDArray[np.float64], read: NDArray[np.float64], sc
     return min(float(np.corrcoef(path[:, axis], read[:, axis])[0, 1]) for axis in moving)
 
 
+def update_readback(
+    pipe: Pipeline, setting: Setting, speculation: Speculation, count: int = 40, progress: Progress = _silent
+) -> dict[str, float]:
+    """What a speculative stream shows in the `SHOWN` positions before and after a prompt update.
+
+    Returns
+    -------
+    dict
+        Percent of updates after which each thing is right; `before_*` the same before the update; `seam`:
+        median distance in pixels of the subject between the last frame before and the first after it.
+    """
+    generator = np.random.default_rng([setting.seed, 71])
+    rows: dict[str, list[dict[str, bool]]] = {"before_": [], "": []}
+    seams = []
+    for index in range(count):
+        before = random_scene(generator)
+        after = random_change(before, generator)
+        at = int(generator.integers(SHOWN, 2 * SHOWN))
+        groups: list[FrameGroup] = []
+        session = pipe.session(
+            plain_caption(before),
+            seed=setting.seed + index,
+            steps=setting.steps,
+            rounds=setting.rounds,
+            control="speculative",
+            speculation=speculation,
+        )
+        with session:
+            for group in session:
+                groups.append(group)
+                if len(groups) == at:
+                    session.update(plain_caption(after))
+                first = next((g.index for g in groups if g.version), len(groups))
+                if len(groups) == first + SHOWN:
+                    break
+        old = np.concatenate([group.frames for group in groups[first - SHOWN : first]])
+        new = np.concatenate([group.frames for group in groups[first:]])
+        rows["before_"].append(_hits(read_clip(old, EVERY), before))
+        rows[""].append(_hits(read_clip(new, EVERY), after))
+        jump = read_frame(new[0]).centre - read_frame(old[-1]).centre
+        seams.append(float(np.hypot(*((jump + CANVAS / 2) % CANVAS - CANVAS / 2))))
+        progress("updates", index + 1, count)
+    rates = {f"{when}{name}": value for when in rows for name, value in _rates(rows[when]).items()}
+    return {**rates, "seam": float(np.median(seams))}
+
+
+def adapter_readback(
+    pipe: Pipeline, setting: Setting, count: int = 40, progress: Progress = _silent
+) -> dict[str, dict[str, float]]:
+    """`update_readback` of every adapter that fits the model, in virtual time at the same cost of a call."""
+    costs = UnitCosts(denoise=0.25, decode=0.01)
+    return {
+        name: update_readback(
+            pipe, setting, Speculation(adapter=name, pacing="virtual", costs=costs), count, progress
+        )
+        for name in fitting_adapters(pipe.model)
+    }
+
+
 @torch.inference_mode()
 def codec_psnr(vae: SpritesVAE, seed: int = 0, count: int = 24, held_out: bool = True) -> float:
     """Peak signal-to-noise ratio in dB of encoded and decoded clips of 33 frames."""
@@ -250,7 +312,8 @@ def codec_psnr(vae: SpritesVAE, seed: int = 0, count: int = 24, held_out: bool =
 
 
 def evaluate(pipe: Pipeline, setting: Setting, progress: Progress = _silent) -> dict[str, dict[str, float]]:
-    """Every measurement, under the names of the table in docs/sprites.md.
+    """Every measurement, under the names of the table in docs/sprites.md; of the bidirectional variant, which
+    only streams speculatively, what its adapters show after updates.
 
     Raises
     ------
@@ -259,6 +322,8 @@ def evaluate(pipe: Pipeline, setting: Setting, progress: Progress = _silent) -> 
     """
     if not isinstance(pipe.model.vae, SpritesVAE):
         raise UsageError(f"model: expected a sprites model, got {pipe.model.name}")
+    if pipe.model.defaults.joint_latents is not None:
+        return adapter_readback(pipe, setting, progress=progress)
     return {
         "prompts_held_out": prompt_accuracy(pipe, setting, progress=progress),
         "switch": switch_response(pipe, setting, progress=progress),
