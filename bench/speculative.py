@@ -3,6 +3,7 @@
 `response`: sprites in real time, updates at random phases, and by turns a fixed-chunk stream of the same K.
 `orders`: sequential order, a wave, a wave that a prompt can cut, by turns: response and throughput.
 `joint`: the bidirectional variant in real time, K as trained against a short window.
+`adapters`: what streams of every adapter show before and after 40 updates, read back.
 `decisions`: events a second, and time of one event, of the controller alone.
 `devices`: simulated response at the published timings of Wan 1.3B on one and on several devices.
 `lengths`: simulated response of the bidirectional adapter at several K and the same C.
@@ -45,6 +46,7 @@ from wavecore.control.speculative import events as ev
 from wavecore.interactive.replay import read_recording
 from wavecore.interactive.speculation import Speculation, make_parts
 from wavecore.trace import Trace
+from wavecore.train.evaluation import Setting, adapter_readback
 
 GAPS = (0.4, 0.8)  # seconds between updates
 SHOWN = 200  # updates to be shown
@@ -130,6 +132,13 @@ def joint(quick: bool, model: str = "sprites-bidirectional") -> dict[str, Any]:
     }
 
 
+def adapters(quick: bool) -> dict[str, Any]:
+    """Colour, shape, direction and so on in percent; no time is measured."""
+    count = 2 if quick else 40
+    models = ("sprites", "sprites-bidirectional")
+    return {name: adapter_readback(wc.load(name), Setting(), count) for name in models}
+
+
 def measured_laws(quick: bool) -> dict[str, Any]:
     """Every law, and the full scheduler beside the one that knows no times."""
     count = 240 if quick else 2400
@@ -165,6 +174,7 @@ PARTS: dict[str, Any] = {
     "response": response,
     "orders": orders,
     "joint": joint,
+    "adapters": adapters,
     "decisions": simulated.decisions,
     "devices": simulated.devices,
     "lengths": simulated.lengths,
@@ -178,13 +188,12 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="shorter runs; nothing is written")
     arguments = parser.parse_args()
-    result = read_result("speculative")
-    result.pop("machine", None)
     for part in arguments.parts:
-        result[part] = PARTS[part](arguments.quick)
-        print(json.dumps({part: result[part]}, indent=1))
+        measured = PARTS[part](arguments.quick)
+        print(json.dumps({part: measured}, indent=1))
         if not arguments.quick:
-            print(write_result("speculative", result))
+            kept = {name: value for name, value in read_result("speculative").items() if name != "machine"}
+            print(write_result("speculative", {**kept, part: measured}))
 
 
 if __name__ == "__main__":

@@ -5,69 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.generators import NEW, OLD, ORDERS, causal, joint, latents, make, same
 
 from wavecore.control.speculative import BoundaryImage, Keyframes, LatentInput
 from wavecore.control.speculative.events import CONTEXT, LATENT, PIXELS, SNAPSHOT
 from wavecore.errors import WavecoreError
-from wavecore.interactive.causal import CausalGenerator
-from wavecore.interactive.joint import JointGenerator
-from wavecore.interactive.predictions import NOTHING_YET
-from wavecore.rounds.calls import CallRules
 from wavecore.source import to_pixels, to_uint8
-
-OLD, NEW = "a red ball rolling left over grass", "a blue star flying up"
-SIZE = (64, 32)
-ORDERS = ("sequential", "wavefront", "first alone")
-
-
-def causal(pipe, order="sequential", prefill=False, anchor=False, **more):
-    rules = CallRules(
-        steps=2,
-        order="sequential" if order == "sequential" else "wavefront",
-        history=3,
-        store_history=6,
-        anchor=anchor,
-        first_alone=order == "first alone",
-    )
-    generator = CausalGenerator(pipe.model, rules, pipe.levels(2), 5, SIZE, 9, prefill=prefill, **more)
-    poison(generator)
-    return generator
-
-
-def poison(generator):
-    """A free page holds NaN, so that a read of what was invalidated shows."""
-    pool = generator._cache.pool
-    for tensor in (*pool.k_pages, *pool.v_pages):
-        tensor.fill_(torch.nan)
-    pool.free_list._on_free = pool._poison
-
-
-def joint(pipe, adapter, **more):
-    return JointGenerator(pipe.model, adapter, pipe.levels(2), 5, SIZE, **more)
-
-
-def make(generator, position, groups, prompt, trimmed=0, stop=None):
-    """Cut, call, and return what was reported."""
-    generator.discard(generator.cut(position))
-    made = generator.call(position, groups, trimmed, prompt)
-    reports = []
-    for report in made:
-        if report is NOTHING_YET:
-            continue
-        reports.append(report)
-        if len(reports) == stop:
-            made.close()
-            break
-    return reports
-
-
-def latents(generator, first=0, end=None):
-    positions = [p for p in generator.predictions if p >= first and (end is None or p < end)]
-    return {p: generator.predictions[p].latent for p in positions}
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[p], b[p]) for p in a)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -306,77 +249,3 @@ def test_what_a_joint_call_replaced_can_be_restored(joint_pipe, adapter):
     list(generator.call(4, adapter.playable(4), adapter.trimmed(4), NEW))
     generator.restore(shelf)
     assert same(latents(generator), before)
-
-
-# -- an interactive wave ------------------------------------------------------------------
-
-
-def wave(pipe, steps=2, first_alone=False):
-    """Slots run one by one, so that what else is in a round changes no bit."""
-    rules = CallRules(steps=steps, order="wavefront", history=3, store_history=6, first_alone=first_alone)
-    generator = CausalGenerator(pipe.model, rules, pipe.levels(steps), 5, SIZE, 18)
-    generator._placement.order = "slots"
-    poison(generator)
-    return generator
-
-
-def run_wave(generator, latents, cut=None, prompt=NEW):
-    """Rounds of a call of `latents`; at `cut` = (round, position) the rest is replaced by 9 others."""
-    rounds = 0
-    for made in generator.call(0, latents, 0, OLD):
-        if made is NOTHING_YET:
-            rounds += 1
-            if cut is not None and rounds == cut[0]:
-                assert generator.splice(cut[1], 9, prompt)
-    return rounds
-
-
-CUTS = [(1, 3), (2, 3), (2, 6), (3, 3), (4, 6), (4, 5), (5, 9), (4, 3), (6, 5), (6, 6), (7, 8)]
-
-
-@pytest.mark.parametrize("first_alone", [False, True])
-@pytest.mark.parametrize(("round", "position"), CUTS)
-def test_a_cut_wave_keeps_what_lies_before_and_continues_as_if_nothing_else_had_been(
-    pipe, round, position, first_alone
-):
-    plain, cut, fresh = (wave(pipe, first_alone=first_alone) for _ in range(3))
-    run_wave(plain, 15)
-    run_wave(cut, 15, (round, position))
-    before = latents(plain, 0, position)
-    assert same(latents(cut, 0, position), before), "the run with the update equals the one without it"
-    assert sorted(latents(cut)) == list(range(position + 9))
-    entered = -(-position // 3) - 1 + first_alone * (position > 3)  # the last chunk before the cut
-    through = entered + 3  # rounds after which it is stored
-    if round < through and position % 3 == 0:
-        run_wave(fresh, position, (round, position))  # nothing was ever behind the prefix
-        assert same(latents(fresh), latents(cut))
-    if round >= through:
-        make(fresh, 0, 15, OLD)
-        make(fresh, position, 9, NEW)  # a call of its own behind the same prefix
-        assert same(latents(fresh), latents(cut))
-    assert not torch.equal(latents(plain)[position], latents(cut)[position])
-    assert all(torch.isfinite(latent).all() for latent in latents(cut).values())
-
-
-@pytest.mark.parametrize("first_alone", [False, True])
-@pytest.mark.parametrize("steps", [2, 4])
-def test_the_first_new_chunk_comes_after_as_many_rounds_as_there_are_steps(pipe, steps, first_alone):
-    generator = wave(pipe, steps, first_alone)
-    rounds, spliced, came = 0, None, None
-    after = 3 + first_alone * (steps - 1)  # the third chunk has entered
-    for made in generator.call(0, 18, 0, OLD):
-        if made is NOTHING_YET:
-            rounds += 1
-            if rounds == after:
-                generator.splice(9, 9, NEW)
-                spliced = rounds
-        elif came is None and made.position == 9 and made.parts & PIXELS:
-            came = rounds + 1
-    assert came - spliced == steps
-
-
-def test_calls_of_one_piece_cannot_be_cut(pipe, joint_pipe):
-    for generator in (causal(pipe), joint(joint_pipe, JOINT[1])):
-        call = generator.call(0, 6, 0, OLD)
-        next(call)
-        assert not generator.splice(3, 3, NEW)
