@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,15 +11,14 @@ from torch import Tensor
 from wavecore.cache import PoolSize
 from wavecore.cache.table import Suffix
 from wavecore.control.speculative.events import CONTEXT, LATENT, PIXELS, SNAPSHOT
+from wavecore.interactive.conditions import Conditions, Followed
 from wavecore.interactive.predictions import NOTHING_YET, Decoder, Made, Prediction, Predictions, inference
 from wavecore.models.bundle import StreamModel
-from wavecore.models.dit import TextContext
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.placement.device import SharedDevice, SharedPlacement
 from wavecore.rounds import NoiseLevel, Round
 from wavecore.rounds.calls import CallRules, Piece, Wave
 
-_PROMPTS = 8  # encoded texts kept
 _MADE = LATENT | PIXELS | SNAPSHOT
 
 
@@ -88,8 +86,10 @@ class CausalGenerator:
         self._decoder = Decoder(model.vae)
         # Chunks whose clean keys and values are there; changed in place, since a running wave reads it.
         self._pieces: list[Piece] = []
-        self._texts: OrderedDict[str, TextContext] = OrderedDict()
-        self._texts_of: dict[int, str] = {}  # prompt of each chunk of the call
+        self._conditions = Conditions(
+            lambda prompt: model.encode_text([prompt]), model.dit.encode_text, rules.chunk_frames
+        )
+        self._followed: dict[int, Followed] = {}  # by each chunk of the call
         self._left: set[int] = set()  # chunks of the call that are not complete
         self._wave: Wave | None = None
 
@@ -105,8 +105,8 @@ class CausalGenerator:
                 self._rebuild(position)
                 yield NOTHING_YET
             pieces = self.rules.pieces(position, latents)
+            self._followed = self._conditions.follow(prompt, pieces, self._before(position))
             self._left = {piece.start for piece in pieces}
-            self._texts_of = dict.fromkeys(self._left, prompt)
             rounds: Iterator[Round]
             if self.rules.order == "wavefront":
                 self._wave = Wave(self.rules, pieces, store=not self._prefill)
@@ -117,7 +117,8 @@ class CausalGenerator:
             waiting: list[tuple[int, Tensor]] = []  # complete latents to be decoded with the whole clip
             for round in rounds:
                 inputs = self._handoff.latents(round)
-                texts = {slot.chunk: self._text(self._texts_of[slot.chunk]) for slot in round.slots}
+                encode, followed = self._conditions.encode, self._followed
+                texts = {slot.chunk: encode(followed[slot.chunk]) for slot in round.slots}
                 estimates = self._placement.run(round, inputs, self.levels, texts)
                 complete = self._handoff.advance(round, estimates)
                 if complete is not None and round.completes is not None:
@@ -125,7 +126,7 @@ class CausalGenerator:
                     self._left.discard(round.completes)
                     if not self._whole_clip or not self._left:
                         for at, latent in waiting:
-                            self._decode(at, latent, self._texts_of[round.completes])
+                            self._decode(at, latent, self._followed[round.completes])
                             yield Made(at, _MADE)
                         waiting = []
                 for piece in self.rules.stored(round):
@@ -135,6 +136,7 @@ class CausalGenerator:
                 yield NOTHING_YET
         finally:
             self._wave = None
+            self._left = set()
             self._tidy(position)
 
     def splice(self, position: int, latents: int, prompt: str) -> bool:
@@ -143,15 +145,26 @@ class CausalGenerator:
             return False
         self.discard(self.cut(position))
         self._handoff.drop_from(position)
-        self._texts_of = {start: text for start, text in self._texts_of.items() if start < position}
-        for piece in self._wave.splice(position, latents):
-            self._texts_of[piece.start] = prompt
+        before = self._before(position)
+        self._left = {start for start in self._left if start < position}
+        self._followed = {start: text for start, text in self._followed.items() if start < position}
+        pieces = self._wave.splice(position, latents)
+        self._followed |= self._conditions.follow(prompt, pieces, before)
+        self._left |= {piece.start for piece in pieces}
         return True
 
-    def _decode(self, position: int, latent: Tensor, prompt: str) -> None:
+    def _before(self, position: int) -> Followed | None:
+        """What the chunk before a position follows, be it complete or in flight."""
+        in_flight = [start for start in self._left if start < position]
+        if in_flight:
+            return self._followed[max(in_flight)]
+        before = self.predictions.before(position)
+        return before[0].prompt if before else None
+
+    def _decode(self, position: int, latent: Tensor, followed: Followed) -> None:
         before = self.predictions.before(position)
         state = before[0].after if before else ()
-        self.predictions[position] = self._decoder.decode(latent.clone(), state, prompt)
+        self.predictions[position] = self._decoder.decode(latent.clone(), state, followed)
 
     def _tidy(self, position: int) -> None:
         """Forget what was in flight; with clean prefill also the keys and values that the call made."""
@@ -170,21 +183,13 @@ class CausalGenerator:
         first = max(done, position - self.rules.reach) if done or not self.rules.anchor else 0
         wanted = [p for p in range(first, position) if p in self.predictions]
         for first, count in _runs(wanted, [self.predictions[p].prompt for p in wanted]):
-            text = self._text(self.predictions[first].prompt)
+            text = self._conditions.encode(self.predictions[first].prompt)
             for round in self.rules.prefill(self._pieces, first, count):
                 (slot,) = round.slots
                 frames = range(slot.chunk, slot.chunk + slot.frames)
                 clean = torch.stack([self.predictions[p].latent for p in frames], 1)
                 self._placement.run(round, {slot.stage: clean}, self.levels, {slot.chunk: text})
                 self._pieces.append(Piece(slot.chunk, slot.frames))
-
-    def _text(self, prompt: str) -> TextContext:
-        """Encode a prompt, or take it from those encoded lately."""
-        if prompt not in self._texts:
-            self._texts[prompt] = self.model.dit.encode_text(self.model.encode_text([prompt]))
-            if len(self._texts) > _PROMPTS:
-                self._texts.popitem(last=False)
-        return self._texts[prompt]
 
     # -- branches ------------------------------------------------------------------------
 
@@ -228,7 +233,7 @@ class CausalGenerator:
         self._placement.close()
 
 
-def _runs(positions: Sequence[int], prompts: Sequence[str]) -> list[tuple[int, int]]:
+def _runs(positions: Sequence[int], prompts: Sequence[Followed]) -> list[tuple[int, int]]:
     """(first, count) of consecutive positions under one prompt."""
     runs: list[tuple[int, int]] = []
     for index, position in enumerate(positions):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wavecore.interactive.conditions import Followed
 from wavecore.models.stream import State, StreamingVAE
 from wavecore.source import to_uint8
 
@@ -29,14 +30,14 @@ class Prediction:
         Read-only.
     after : State
         Decoder state from which the next position is decoded.
-    prompt : str
+    prompt : str or Mixture
         Condition it follows.
     """
 
     latent: Tensor
     frames: NDArray[np.uint8]
     after: State
-    prompt: str
+    prompt: Followed
 
 
 class Predictions:
@@ -96,7 +97,7 @@ class Decoder:
     def __init__(self, vae: StreamingVAE) -> None:
         self._stream = vae.stream_decoder()
 
-    def decode(self, latent: Tensor, state: State, prompt: str) -> Prediction:
+    def decode(self, latent: Tensor, state: State, prompt: Followed) -> Prediction:
         """Frames of one latent [c, h, w], decoding on from `state`, which stays valid."""
         self._stream.restore(state)
         frames = to_uint8(self._stream(latent[None, :, None])[0])

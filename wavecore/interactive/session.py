@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from wavecore.control.clock import SECOND, VirtualClock, WallClock
 from wavecore.control.speculative import Horizon, Totals, UpdateRecord
 from wavecore.control.speculative import log as event_log
+from wavecore.control.speculative.conditions import Gradual
 from wavecore.control.speculative.events import Close, Commit, Display, Ended, Event, Output, Wake
 from wavecore.control.speculative.runner import Item, Runner
 from wavecore.errors import UsageError, WavecoreError
+from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.speculation import Parts, Speculation, make_parts
 from wavecore.interactive.worker import Stopped, ThreadWorker, VirtualWorker, Worker
 from wavecore.models.bundle import StreamModel
@@ -135,6 +137,7 @@ class SpeculativeSession:
         self._ended = ""
         self._error: BaseException | None = None
         self.trace.record("session", track="controller", prompt=prompt, **description)
+        self._causal = isinstance(parts.generator, CausalGenerator)
         self._real = speculation.pacing == "real"
         self._worker: Worker
         self._wall: WallClock[Item] | None = None
@@ -156,15 +159,27 @@ class SpeculativeSession:
 
     # -- for the user --------------------------------------------------------------------
 
-    def update(self, prompt: str) -> Ticket:
+    def update(self, prompt: str, transition: int = 1) -> Ticket:
         """Ask for another prompt.
+
+        Parameters
+        ----------
+        prompt : str
+        transition : int
+            Chunks over which the condition goes over evenly to the new prompt, from what is shown before; 1
+            changes it at once. Bidirectional models sample a call under one condition, and take 1 only.
 
         Returns
         -------
         Ticket
             Its future resolves to what became of it, and how long that took.
         """
-        return Ticket(prompt, self._runner.update(check_prompt(prompt)))
+        condition = check_prompt(prompt)
+        if transition != 1:
+            if not self._causal:
+                raise UsageError(f"transition: expected 1 with a bidirectional model, got {transition}")
+            condition = Gradual(condition, transition)
+        return Ticket(prompt, self._runner.update(condition))
 
     def pause(self) -> None:
         """Stop the clock of a session with real pacing: nothing is due until `resume`."""

@@ -52,7 +52,7 @@ class Branches:
     def call(self, launch: Launch) -> Iterator[Made]:
         """Steps of a call; what it has made and not reported when it ends is forgotten."""
         generator, reported = self.generator, set[int]()
-        made = generator.call(launch.position, launch.groups, launch.trimmed, str(launch.condition))
+        made = generator.call(launch.position, launch.groups, launch.trimmed, launch.condition)
         try:
             for step in made:
                 reported.add(step.position)
@@ -65,7 +65,7 @@ class Branches:
     def splice(self, launch: Launch) -> bool:
         """Let the running call go on as another one from a position on; see `Generator.splice`."""
         self.generator.release(min(self.committed, launch.position))
-        return self.generator.splice(launch.position, launch.groups, str(launch.condition))
+        return self.generator.splice(launch.position, launch.groups, launch.condition)
 
     def begin(self, launch: Launch, keep: bool) -> None:
         """Cut the suffix that a call replaces; with `keep` it can be restored until the next call."""

@@ -116,10 +116,8 @@ class SpeculativeStream:
         return next(self._session)
 
     def update(self, prompt: str, transition: int) -> Future[UpdateRecord]:
-        """See `Stream`; a call has one condition, so a transition is refused."""
-        if transition != 1:
-            raise UsageError(f"transition: expected 1 with speculative control, got {transition}")
-        return self._session.update(prompt).future
+        """See `Stream`."""
+        return self._session.update(prompt, transition).future
 
     def pause(self) -> None:
         """See `Stream`."""

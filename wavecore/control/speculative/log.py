@@ -8,6 +8,7 @@ import msgspec
 
 from wavecore.control.clock import MILLISECOND, SECOND
 from wavecore.control.speculative import events as ev
+from wavecore.control.speculative.conditions import Gradual
 from wavecore.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def record_event(trace: Trace, event: ev.Event) -> None:
     data = msgspec.structs.asdict(event)
     if isinstance(event, ev.Update):
         data["condition"] = str(event.condition)
+        if isinstance(event.condition, Gradual):
+            data["transition"] = event.condition.chunks
     trace.record(
         "input", time=event.time / SECOND, track="controller", event=type(event).__name__, values=data
     )
@@ -57,8 +60,12 @@ def read_event(data: dict[str, Any]) -> ev.Event:
         It is not an event.
     """
     try:
-        event: ev.Event = _EVENTS[data["event"]](**data["values"])
-    except (KeyError, TypeError):
+        values = dict(data["values"])
+        transition = values.pop("transition", None)
+        if transition is not None:
+            values["condition"] = Gradual(values["condition"], transition)
+        event: ev.Event = _EVENTS[data["event"]](**values)
+    except (KeyError, TypeError, ValueError):
         raise InputError(f"expected an event of the controller, got {data}") from None
     return event
 
