@@ -24,6 +24,7 @@ def engine():
     made = PipelineEngine(ServeSettings())
     made._pipe = Pipeline(tiny_stream_model())
     made._share(3, 0.25)
+    made._speculation = made._learn()
     yield made
     made._shared.close()
 
@@ -47,7 +48,7 @@ def test_sessions_share_passes_and_get_the_frames_that_they_get_alone(engine):
     for thread in threads:
         thread.join(60)
     assert max(engine._shared.batches) > 1
-    speculation = Speculation(cut=True, latents=2 * engine.pipe.model.defaults.chunk_frames)
+    speculation = Speculation(latents=engine.pipe.model.defaults.chunk_frames)
     for number, groups in taken.items():
         with engine.pipe.session(
             f"prompt {number}", seed=number, control="speculative", speculation=speculation
@@ -66,6 +67,13 @@ def test_sessions_of_another_kind_run_on_their_own(engine):
     for stream in streams:
         stream.close()
     assert not engine._shared.full
+
+
+def test_sessions_know_beforehand_how_long_calls_take(engine):
+    chunk = engine.pipe.model.defaults.chunk_frames
+    prior = engine._speculation_of(start(0)).prior
+    assert len(prior) == chunk and list(prior) == sorted(prior) and prior[0] > 0
+    assert engine._speculation_of(start(0, steps=2)).prior is None
 
 
 def test_as_many_share_as_are_admitted():

@@ -26,6 +26,7 @@ class TinyEngine(PipelineEngine):
         self._pipe = Pipeline(tiny_stream_model())
 
     def load(self):
+        self._speculation = self._learn()
         return SyntheticEngine().load()
 
 

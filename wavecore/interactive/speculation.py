@@ -64,6 +64,9 @@ class Speculation:
     cut : bool
         With rounds "wavefront" on a causal model: a new prompt cuts a wave that is under way, at the
         earliest chunk that is feasible. Slots before it go on, and the wave is filled anew behind them.
+    prior : sequence of float, optional
+        Seconds that a call takes to each of its latents, for as long as this session has measured none; the
+        first call of the session, which has no context, when left out.
     pacing : "real" or "virtual"
         Whether groups come when they are due, or at once, with the measured time of calls on a virtual clock.
     costs : UnitCosts, optional
@@ -81,6 +84,7 @@ class Speculation:
     job_timeout: float = 60.0
     whole_clip: bool = False
     cut: bool = False
+    prior: Sequence[float] | None = None
     pacing: Pacing = "real"
     costs: UnitCosts | None = None
 
@@ -133,6 +137,7 @@ def make_parts(
     estimator = QuantileEstimator(
         adapter.latents,
         margin=speculation.margin,
+        prior=speculation.prior,
         target=speculation.underrun_rate,
         lead=speculation.refill_lead,
     )

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,14 +20,16 @@ from wavecore.serve.stream import FollowedTrace, PacedStream, SpeculativeStream,
 from wavecore.trace import Event, Trace
 
 if TYPE_CHECKING:
+    from wavecore.interactive.speculation import Speculation
     from wavecore.pipeline import Pipeline
     from wavecore.placement.device import SharedDevice
     from wavecore.session import Session
 
 _WARM_GROUPS = 8
 _PROMPT = "a red ball"
-_CHUNKS = 2  # of a call
-_STEPS = 4  # of a session that shares its rounds
+_STEPS = 4  # of a usual session
+_MARGIN = 0.005  # seconds; a group that comes late is held for as long as it is late
+_LEARN_CALLS = 5
 
 
 class Engine(Protocol):
@@ -66,6 +69,7 @@ class PipelineEngine:
         self._settings = settings
         self._pipe: Pipeline | None = None
         self._shared: SharedDevice | None = None
+        self._speculation: Speculation
         self._opening = threading.Lock()
 
     @property
@@ -76,9 +80,14 @@ class PipelineEngine:
 
     def load(self) -> Cost:
         """See `Engine`; measures a free-running stream after a first group, which pays for caches."""
+        import torch
+
         import wavecore
 
         settings = self._settings
+        if settings.device == "cpu":
+            # A core is left to what is not the model, or every pass waits for the thread that shares one.
+            torch.set_num_threads(max(1, torch.get_num_threads() - 1))
         pipe = wavecore.load(
             settings.model,
             recipe=settings.recipe,
@@ -99,7 +108,42 @@ class PipelineEngine:
         group = pipe.model.vae.temporal_factor / pipe.fps
         cost = Cost(first, each / group, group)
         self._share(Admission(cost, settings.latency_objective, settings.slots).sessions, group)
+        self._speculation = self._learn()
         return cost
+
+    def _learn(self) -> Speculation:
+        """Parameters of usual speculative sessions, with the time that their calls take.
+
+        On a causal model a call is one chunk: a prompt then waits for little, and replaces little.
+        """
+        from wavecore.interactive.speculation import Speculation
+
+        defaults = self.pipe.model.defaults
+        if defaults.joint_latents is not None:
+            return Speculation()
+        speculation = Speculation(latents=defaults.chunk_frames, margin=_MARGIN)
+        launches: dict[int, float] = {}
+        times: dict[int, list[float]] = {}
+
+        def follow(event: Event) -> None:
+            data = event.data
+            if event.kind == "launch" and data["reason"] != "bootstrap":
+                launches[data["job"]] = event.time
+            elif event.kind == "ready" and data.get("job") in launches:
+                times.setdefault(data["group"] % defaults.chunk_frames, []).append(
+                    event.time - launches[data["job"]]
+                )
+
+        with self.pipe.session(
+            _PROMPT,
+            control="speculative",
+            speculation=replace(speculation, pacing="virtual"),
+            trace=FollowedTrace(follow),
+            shared=self._shared,
+        ) as session:
+            list(itertools.islice(session, _LEARN_CALLS * defaults.chunk_frames))
+        prior = [max(values) for _, values in sorted(times.items())]
+        return replace(speculation, prior=prior if len(prior) == defaults.chunk_frames else None)
 
     def _share(self, sessions: int, objective: float) -> None:
         """Let sessions run their rounds in common batches, where there can be several."""
@@ -111,8 +155,15 @@ class PipelineEngine:
 
     def _shared_by(self, start: Start) -> SharedDevice | None:
         """What runs a session: the shared device, unless its rounds are of another kind than the others'."""
-        usual = start.size in (None, self.pipe.size) and start.rounds is None and start.steps == _STEPS
-        return self._shared if usual and self._shared is not None and not self._shared.full else None
+        room = self._shared is not None and not self._shared.full
+        return self._shared if room and self._is_usual(start) else None
+
+    def _is_usual(self, start: Start) -> bool:
+        """Whether the calls of a session are like those that were measured."""
+        return start.size in (None, self.pipe.size) and start.rounds is None and start.steps == _STEPS
+
+    def _speculation_of(self, start: Start) -> Speculation:
+        return self._speculation if self._is_usual(start) else replace(self._speculation, prior=None)
 
     def size(self, start: Start) -> tuple[int, int]:
         """See `Engine`."""
@@ -145,14 +196,6 @@ class PipelineEngine:
             return PacedStream(restyle, trace, size, group, pipe.model.defaults.chunk_frames, live=True)
         rounds = start.rounds or pipe.model.defaults.rounds
         control = start.control or ("free" if rounds == "stream_batch" else "speculative")
-        from wavecore.interactive.speculation import Speculation
-
-        speculation = None
-        if control == "speculative":
-            speculation = Speculation()
-            if rounds == "wavefront" and pipe.model.defaults.joint_latents is None:
-                # A prompt then need not wait for the end of a call, and replaces little.
-                speculation = Speculation(cut=True, latents=_CHUNKS * pipe.model.defaults.chunk_frames)
 
         def session(trace: Trace) -> Any:  # a Session or a SpeculativeSession, by control
             return pipe.session(
@@ -164,7 +207,7 @@ class PipelineEngine:
                 rounds=start.rounds,
                 placement=start.placement,
                 control=control,
-                speculation=speculation,
+                speculation=self._speculation_of(start) if control == "speculative" else None,
                 trace=trace,
                 shared=self._shared_by(start) if control == "speculative" else None,
             )
