@@ -1,6 +1,7 @@
-"""Latency of `wavecore serve`: `python bench/serve.py [--parts startup,transport,keystroke,users,memory]`.
+"""Latency of `wavecore serve`: `python bench/serve.py [--parts startup,transport,keystroke,users]`.
 
-Prints a table and merges its rows into bench/results/serve.json. `transport` and `keystroke` need Chromium
+Prints a table and merges its rows into bench/results/serve.json. Further parts are `batching`, and `memory`,
+which takes ten minutes. `transport` and `keystroke` need Chromium
 and chromedriver.
 """
 
@@ -250,6 +251,56 @@ def users(count: int, seconds: float) -> dict[str, Any]:
     return rows
 
 
+def batching(repeats: int) -> dict[str, Any]:
+    """Calls of several sessions at once: each in its own forwards, and in common ones; interleaved."""
+    import wavecore
+    from wavecore.control.streaming import BatchingController, BatchingSettings
+    from wavecore.interactive.causal import CausalGenerator
+    from wavecore.interactive.speculation import call_rules
+    from wavecore.placement.device import SharedDevice
+
+    pipe = wavecore.load("sprites")
+    rules, levels = call_rules(pipe.rules(None, 4)), pipe.levels(4)
+    latents = 2 * rules.chunk_frames
+    rows: dict[str, Any] = {}
+    for count in (1, 2, 4):
+        controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=count))
+        device = SharedDevice(pipe.model.dit, controller, 0.25, 0)
+        kinds = {
+            kind: [
+                CausalGenerator(pipe.model, rules, levels, seed, pipe.size, latents, shared=shared)
+                for seed in range(count)
+            ]
+            for kind, shared in (("own", None), ("common", device))
+        }
+        times: dict[str, list[float]] = {kind: [] for kind in kinds}
+
+        def call(generator: CausalGenerator, position: int, prompt: str) -> None:
+            list(generator.call(position, latents, 0, prompt))
+            generator.release(position + latents)
+
+        for repeat in range(repeats):
+            for kind, generators in kinds.items():
+                began = time.monotonic()
+                threads = [
+                    threading.Thread(target=call, args=(generator, repeat * latents, PROMPTS[seed]))
+                    for seed, generator in enumerate(generators)
+                ]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                if repeat:  # the first has no context
+                    times[kind].append(1e3 * (time.monotonic() - began))
+        for generators in kinds.values():
+            for generator in generators:
+                generator.close()
+        device.close()
+        for kind, values in times.items():
+            rows[f"{count} calls at once, {kind} forwards"] = quantiles(values)
+    return rows
+
+
 def memory(minutes: float) -> dict[str, Any]:
     """Slope of the server's memory, and whether calls take longer as a session goes on."""
     samples, calls = [], []
@@ -286,7 +337,7 @@ def memory(minutes: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="startup,transport,keystroke,users")
+    parser.add_argument("--parts", default="startup,transport,keystroke,users,batching")
     parser.add_argument("--users", type=int, default=2)
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=20)
@@ -298,6 +349,7 @@ def main() -> None:
         "transport": lambda: transport(arguments.seconds),
         "keystroke": lambda: keystroke(arguments.updates),
         "users": lambda: users(arguments.users, arguments.seconds),
+        "batching": lambda: batching(4 * arguments.repeats),
         "memory": lambda: memory(arguments.minutes),
     }
     rows: dict[str, Any] = {}
