@@ -295,7 +295,7 @@ def main() -> None:
     parts = {
         "live": lambda: [live(10.0 if quick else arguments.seconds, steps) for steps in (1, 2)],
         "noise": lambda: noise(17 if quick else 33, 2, 1 if quick else 3),
-        "ring": lambda: ring(10 if quick else 14, 1),
+        "ring": lambda: ring(10 if quick else 40, 1 if quick else 5),
         "drift": lambda: drift(0.25 if quick else arguments.minutes, 2),
     }
     for name in arguments.parts or list(parts):

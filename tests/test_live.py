@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 from test_restyling import HEIGHT, WIDTH, clip, pipe  # noqa: F401
 
-from wavecore.control.streaming import IntakeSettings, StreamingSettings
+from wavecore.control.streaming import (
+    BatchingController,
+    BatchingSettings,
+    IntakeSettings,
+    StreamingSettings,
+)
+from wavecore.errors import WavecoreError
 from wavecore.live import LiveFrames
 from wavecore.media import LiveSource
+from wavecore.placement.device import SharedDevice
 from wavecore.trace import Trace
 
 ON_THE_OTHER_RANK = {"placement": "layers", "devices": 2, "encode_on": 1, "decode_on": 1}
@@ -184,3 +191,96 @@ def test_frames_decoded_elsewhere_come_out_before_the_next_ones_arrive(pipe, how
                 gate.set()
     frames.close()
     assert sum(map(len, shown)) == 13
+
+
+def test_several_live_streams_share_a_device_and_one_too_many_is_refused(pipe):  # noqa: F811
+    controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=2, passes=2))
+    device = SharedDevice(pipe.model.dit, controller, slo=60.0, chunks_per_second=0.01)
+    controller.cost.observe(2, 0.001)
+    reports = {}
+
+    def start(index):
+        frames = LiveFrames(
+            Scripted(clip(23, seed=index)),
+            IntakeSettings(passes=2, realtime=False),
+            lambda first: 1 if first else 4,
+        )
+        session = pipe.restyle(
+            frames,
+            "a red ball",
+            rounds="stream_batch",
+            steps=2,
+            streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
+            hold=frames.hold,
+            shared=device,
+        )
+        return frames, session
+
+    def run(index, frames, session):
+        frames.attach(Trace())
+        with session:
+            for group in session:
+                frames.shown(group.frames)
+        frames.close()
+        reports[index] = frames.report()
+
+    streams = [start(0), start(1)]
+    with pytest.raises(WavecoreError, match="room for one more stream, got 2"):
+        start(2)
+    threads = [threading.Thread(target=run, args=(i, *stream)) for i, stream in enumerate(streams)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [reports[index].emitted for index in (0, 1)] == [23, 23]
+    device.close()
+
+
+def test_a_rate_that_changes_while_the_stream_runs_is_followed(pipe):  # noqa: F811
+    """From 100 frames a second to 25: the interval that is learned follows, and every frame comes out."""
+    source = Scripted(clip(61), lambda index: 0.01 if index < 41 else 0.04)
+    settings = IntakeSettings(passes=1, realtime=False)
+    frames = LiveFrames(source, settings, lambda first: 1 if first else 4)
+    session = pipe.restyle(
+        frames,
+        "a red ball",
+        rounds="stream_batch",
+        steps=1,
+        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
+        hold=frames.hold,
+    )
+    frames.attach(Trace())
+    intervals, shown = [], 0
+    with session:
+        for group in session:
+            shown += len(frames.shown(group.frames))
+            intervals.append(frames.intake.interval)
+    frames.close()
+    assert shown == 61
+    assert intervals[-1] > 1.5 * min(intervals[2:9])
+
+
+def test_a_consumer_that_stops_reading_is_waited_for_and_the_source_is_not(pipe):  # noqa: F811
+    source = Scripted(clip(300), lambda index: 0.004)
+    settings = IntakeSettings(passes=1, realtime=True)
+    frames = LiveFrames(source, settings, lambda first: 1 if first else 4)
+    session = pipe.restyle(
+        frames,
+        "a red ball",
+        rounds="stream_batch",
+        steps=1,
+        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
+        hold=frames.hold,
+    )
+    frames.attach(Trace())
+    shown = 0
+    with session:
+        for group in session:
+            shown += len(frames.shown(group.frames))
+            if group.index == 3:
+                while frames.arrived < 250:  # nobody takes a frame while these arrive
+                    time.sleep(0.01)
+    frames.close()
+    report = frames.report()
+    assert shown == report.emitted + report.dropped == report.arrived == 300
+    assert report.dropped > 80 and report.longest_queue <= frames.capacity

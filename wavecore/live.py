@@ -271,6 +271,16 @@ class LiveFrames(Iterator["Frame"]):
         return np.repeat(frames, repeats, axis=0)
 
     @property
+    def arrived(self) -> int:
+        """Frames that the source has given."""
+        return self._inbox.arrived
+
+    @property
+    def capacity(self) -> int:
+        """Frames that may wait."""
+        return self._inbox.capacity
+
+    @property
     def waiting(self) -> int:
         """Frames that wait for the model."""
         return len(self._inbox)

@@ -160,7 +160,9 @@ class SharedDevice:
                 for job in jobs:
                     job.result.set_exception(error)
                 continue
-            self.controller.observe(1, len(jobs), max(1, self._clock() - began) / SECOND)
+            rows = sum(len(job.round.slots) for job in jobs)
+            if rows:  # streams that fill, drain or stand still have fewer than noise levels
+                self.controller.cost.observe(rows, max(1, self._clock() - began) / SECOND)
             self.batches.append(len(jobs))
             for job, result in zip(jobs, results, strict=True):
                 job.result.set_result(result)

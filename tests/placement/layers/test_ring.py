@@ -20,12 +20,12 @@ from wavecore.rounds import Rounds, StreamBatch
 LAYERS = 8
 
 
-def stream(placement, rules, chunks, steps, prompts=1, each=lambda index: None, seed=0):
+def stream(placement, rules, chunks, steps, prompts=1, each=lambda index: None, seed=0, rounds=None):
     """Final latents of a stream, and the micro-step after which the first one was there."""
     handoff = Handoff(levels_of(steps), seed, (4, HEIGHT, WIDTH))
     texts = [placement.encode_text(text_features(prompt)) for prompt in range(prompts)]
     flight, final, first = [], {}, None
-    rounds = list(Rounds(rules, chunks))
+    rounds = list(Rounds(rules, chunks)) if rounds is None else rounds
     for index in range(len(rounds) + placement.depth - 1):
         if index < len(rounds):
             round = rounds[index]
@@ -79,6 +79,22 @@ def ring_of(dit, ranks, **more):
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_two_ranks_give_the_bits_of_one_process(two, steps):
     check(*two, steps)
+
+
+def test_chunks_of_changing_length_go_around(two):
+    """The public code's ring takes one latent a chunk, and a first chunk of five frames, only."""
+    ring, dit = two
+    rules = rules_for(2, 2, first_chunk_frames=1, longest_chunk_frames=3, position_limit=24)
+    rounds, script = Rounds(rules), []
+    for index in range(12):
+        rounds.rules = rounds.rules.resize(1 + index % 3, rounds.index)
+        script.append(next(rounds))
+    rounds.finish()
+    script += rounds
+    expected = alone(dit, rules, 12, 2, rounds=script)
+    got, _ = around(ring, rules, 12, 2, rounds=script)
+    assert {latents.shape[1] for latents in got} == {1, 2, 3}
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
 @pytest.mark.slow

@@ -65,6 +65,8 @@ class Intake:
         Learns what a round costs by the rows in it, and chooses lengths.
     length : int
         Of the chunk that enters, in multiples of the shortest.
+    interval : float
+        Seconds from frame to frame, averaged; 0 before the second one.
     """
 
     def __init__(self, settings: IntakeSettings) -> None:
@@ -74,13 +76,13 @@ class Intake:
         )
         self.length = settings.lengths[0]
         self._last_arrival: int | None = None
-        self._interval = 0.0  # seconds between frames
+        self.interval = 0.0
 
     def arrived(self, now: int) -> None:
         """Take note of the arrival of a frame, at `now` nanoseconds."""
         if self._last_arrival is not None:
             interval = (now - self._last_arrival) / SECOND
-            self._interval = 0.9 * self._interval + 0.1 * interval if self._interval else interval
+            self.interval = 0.9 * self.interval + 0.1 * interval if self.interval else interval
         self._last_arrival = now
 
     def observe(self, rows: int, seconds: float) -> None:
@@ -134,17 +136,17 @@ class Intake:
     def one_by_one(self, needed: int) -> bool:
         """Whether every chunk of `needed` frames can go through all levels before the next one is there."""
         cost = self.controller.cost
-        if not cost.observations or not self._interval:
+        if not cost.observations or not self.interval:
             return True
-        return self.settings.passes * cost.predict(1) <= _BUSY * needed * self._interval
+        return self.settings.passes * cost.predict(1) <= _BUSY * needed * self.interval
 
     def _choose_length(self, now: int, inbox: Inbox[Any], needed: int, lengths: tuple[int, ...]) -> int:
         fitting = [length for length in lengths if length * needed <= len(inbox)]
-        if len(fitting) < 2 or not self._interval or not self.controller.cost.observations:
+        if len(fitting) < 2 or not self.interval or not self.controller.cost.observations:
             return lengths[0]
         slo = round(self.settings.slo * SECOND)
         deadlines = [arrival + slo for arrival in inbox.times[::needed]][: len(inbox) // needed]
-        decision = self.controller.decide(now, [deadlines], 1 / (self._interval * needed))
+        decision = self.controller.decide(now, [deadlines], 1 / (self.interval * needed))
         least = 1 if decision is None else decision.length
         return max(
             (length for length in fitting if self.controller.in_time(now, length, deadlines)), default=least

@@ -85,9 +85,9 @@ class Channel:
         self.messages = 0
 
     def beside(self) -> Channel:
-        """The same connections for another thread, which keeps to lanes of its own."""
+        """The same connections for another thread, with buffers of its own."""
         other = copy(self)
-        other._nccl, other._sent, other._pool = {}, {}, BufferPool(self.device)
+        other._sent, other._pool = {}, BufferPool(self.device)
         return other
 
     def _bodies(self, source: int, lane: int) -> Any:

@@ -344,7 +344,7 @@ class Ring:
 
     def _receive(self) -> None:
         """Take results as they come, so that a rank never waits for this process to ask for one."""
-        channel = self._rank.channel
+        channel = self._rank.channel.beside()
         try:
             while True:
                 message, tensors, body = channel.receive(self.ranks - 1)

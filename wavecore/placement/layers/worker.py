@@ -6,6 +6,7 @@ The first rank starts it, or `torchrun` does; see `Ring`.
 from __future__ import annotations
 
 import os
+import queue
 import sys
 import threading
 from itertools import chain
@@ -18,7 +19,7 @@ from torch import Tensor
 from wavecore.models.dit import DiTConfig
 from wavecore.placement.layers.channel import Channel
 from wavecore.placement.layers.codec import CodecService
-from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
+from wavecore.placement.layers.messages import Close, Layer, Message, Open, Ready, Stop, Work
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import Shard, batches
 
@@ -27,13 +28,13 @@ def serve(channel: Channel) -> None:
     """Receive weights, then take part in every round until the ring ends."""
     before, after = (channel.rank - 1) % channel.size, (channel.rank + 1) % channel.size
     rank, codec = _receive_weights(channel)
-    last = after == 0
+    last, coming = after == 0, Incoming(channel.beside(), before)
     while True:
-        message, tensors, body = channel.receive(before)
+        message, tensors, body = coming.take()
         if isinstance(message, Work):
             tensors = _work(rank, message, tensors, last)
             channel.send(after, message, tensors)
-            channel.done(body)
+            coming.done(body)
             rank.after(message)
             continue
         if isinstance(message, Open):
@@ -46,6 +47,45 @@ def serve(channel: Channel) -> None:
             if codec is not None:
                 codec.thread.join()
             return
+
+
+class Incoming:
+    """Receives the next messages of a rank while this one computes, so that no hop waits for its transfer.
+
+    Parameters
+    ----------
+    channel : Channel
+        Of the receiving thread.
+    source : int
+    """
+
+    def __init__(self, channel: Channel, source: int) -> None:
+        self._channel, self._source = channel, source
+        self._arrived: queue.SimpleQueue[tuple[Message, list[Tensor], Tensor | None] | RuntimeError]
+        self._arrived = queue.SimpleQueue()
+        threading.Thread(target=self._receive, name="incoming", daemon=True).start()
+
+    def _receive(self) -> None:
+        message: Message | None = None
+        while not isinstance(message, Stop):
+            try:
+                arrived = self._channel.receive(self._source)
+            except RuntimeError as error:
+                self._arrived.put(error)
+                return
+            message = arrived[0]
+            self._arrived.put(arrived)
+
+    def take(self) -> tuple[Message, list[Tensor], Tensor | None]:
+        """Wait for the next message; as `Channel.receive`."""
+        arrived = self._arrived.get()
+        if isinstance(arrived, RuntimeError):
+            raise arrived
+        return arrived
+
+    def done(self, body: Tensor | None) -> None:
+        """Nothing reads a received body any more."""
+        self._channel.done(body)
 
 
 @torch.inference_mode()
