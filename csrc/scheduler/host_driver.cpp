@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,9 @@ namespace wavecore {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A polling wait keeps its core to itself this long.
+constexpr int64_t kKeepNs = 20'000;
 
 // A sleeping wait looks up this often whether it was cancelled.
 constexpr long kSliceNs = 20'000'000;
@@ -174,16 +178,19 @@ void HostDriver::wait_value(Stream stream, void* flag, uint32_t value) {
 bool HostDriver::wait(void* address, uint32_t value, int64_t spin_ns) {
   Flag& flag = flag_at(address);
   if (arrived(flag, value)) return true;
-  if (spin_ns > 0) {
-    for (int64_t end = now() + spin_ns; now() < end;) {
-      for (int i = 0; i < 32; ++i) {
-        if (reached(flag.value.load(std::memory_order_acquire), value)) break;
+  const int64_t began = spin_ns > 0 ? now() : 0;
+  for (int64_t waited = 0; waited < spin_ns; waited = now() - began) {
+    for (int i = 0; i < 32; ++i) {
+      if (reached(flag.value.load(std::memory_order_acquire), value)) break;
 #if defined(__x86_64__)
-        __builtin_ia32_pause();
+      __builtin_ia32_pause();
 #endif
-      }
-      if (arrived(flag, value)) return true;
     }
+    if (arrived(flag, value)) return true;
+    if (cancelled()) return false;
+    // Whoever else has work for this core does it meanwhile. The core itself never goes idle: waking an idle one,
+    // above all a virtual one, takes longer than most waits.
+    if (waited > kKeepNs) sched_yield();
   }
   const struct timespec slice = {0, kSliceNs};
   while (!cancelled()) {

@@ -15,7 +15,8 @@ class HostStream;
 class HostDriver : public Driver {
  public:
   struct Options {
-    // A wait polls this long before it sleeps: sensible only while every process has a core of its own.
+    // A wait polls this long before it sleeps, giving way to others on its core: sensible only while every process
+    // has a core of its own.
     int64_t spin_ns = 0;
     // Model of a link, for measurements: counters written after copies on a stream count only when the bytes would
     // have passed at this rate. No core is occupied meanwhile. 0: copies are as fast as the memory.

@@ -240,10 +240,11 @@ class CausalWanDiT(nn.Module):
         frame_positions: Tensor,
         text: TextContext,
         time: tuple[Tensor, Tensor] | None = None,
+        rope: Tensor | None = None,
     ) -> SlotState:
         """Embed the slots of a round: latents [s, c, f, h, w], timesteps and positions [s, f].
 
-        `time` is what `embed_time` gives for the timesteps, where that is known already.
+        `time` and `rope` are what `embed_time` and `rope_table` give for them, where that is known already.
         """
         grid = latents.shape[3] // self.config.patch[1], latents.shape[4] // self.config.patch[2]
         embedded, modulation = self.embed_time(timesteps) if time is None else time
@@ -251,7 +252,7 @@ class CausalWanDiT(nn.Module):
             hidden=self.embed_patches(latents),
             modulation=modulation,
             time=embedded,
-            rope=rope_table(frame_positions, *grid, self.config.head_dim),
+            rope=rope_table(frame_positions, *grid, self.config.head_dim) if rope is None else rope,
             text=text,
             latents=latents,
             timesteps=timesteps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -29,9 +30,13 @@ class GlooExchange:
     mode : "sync", "early" or "paged"
     generations : int
         Rounds whose messages may be on their way at once.
+    record : bool
+        Keep what happened for `take_records`.
     """
 
-    def __init__(self, stage: int, shape: StreamShape, mode: ExchangeMode, generations: int) -> None:
+    def __init__(
+        self, stage: int, shape: StreamShape, mode: ExchangeMode, generations: int, record: bool = False
+    ) -> None:
         self._stage, self._shape, self._mode, self._generations = stage, shape, mode, generations
         self._sent: deque[tuple[int, list[list[Any]]]] = deque()
         self._handed: list[tuple[Any, Tensor]] = []
@@ -39,6 +44,9 @@ class GlooExchange:
         self._to: list[int] = []
         self._job: Job | None = None
         self._bytes = 0
+        self._record = record
+        self._records: list[Mapping[str, Any]] = []
+        self._attending = 0.0
         self._reason: str | None = None
 
     def start(self, job: Job, pool: PagePool, pages_of: PagesOf) -> None:
@@ -118,9 +126,11 @@ class GlooExchange:
         messages = parts if self._mode == "paged" else [torch.stack(parts)]
         works = self._sent[-1][1][layer]
         for other in self._to:
+            began = time.perf_counter()
             for message in messages:
                 works.append((dist.isend(message, other), message))
                 self._bytes += message.numel() * message.element_size()
+            self._note("publish", layer, began, (self._stage, other))
         if self._mode == "sync":
             self._receive(layer)
             for work, _ in works:
@@ -130,14 +140,18 @@ class GlooExchange:
     def gate(self, layer: int) -> None:
         """Before attention."""
         for work, slot, buffer in self._arriving[layer]:
+            began = time.perf_counter()
             self._finish(work, f"stage {slot.stage}", f"layer {layer}")
+            self._note("wait", layer, began, (slot.stage, self._stage))
             if buffer is not None:
                 for page, target in zip(buffer, self._targets(slot, layer), strict=True):
                     target.copy_(page)
         self._arriving[layer] = []
+        self._attending = time.perf_counter()
 
     def attended(self, layer: int) -> None:
         """After attention."""
+        self._note("attend", layer, self._attending, (None, None))
 
     def cancel(self, reason: str) -> None:
         """Give the reason to the next error; a message that is waited for cannot be called off."""
@@ -158,6 +172,24 @@ class GlooExchange:
         """Bytes of keys and values sent so far."""
         return self._bytes
 
+    def _note(self, step: str, layer: int, began: float, edge: tuple[int | None, int | None]) -> None:
+        if self._record:
+            ended = time.perf_counter()
+            self._records.append(
+                {
+                    "step": step,
+                    "layer": layer,
+                    "tick": self._tick,
+                    "from": edge[0],
+                    "to": edge[1],
+                    "begin": began,
+                    "end": ended,
+                    # When a message came is not told: while it is waited for, or before.
+                    "written": ended,
+                }
+            )
+
     def take_records(self) -> list[Mapping[str, Any]]:
-        """Nothing is recorded of messages."""
-        return []
+        """What happened since the last call, as of `SharedExchange`; a wait for each message."""
+        taken, self._records = self._records, []
+        return taken

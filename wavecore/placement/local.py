@@ -157,7 +157,7 @@ class LocalPlacement:
 class Batch:
     """Slots of equal length on their way through the layers.
 
-    Parameters as of `LocalPlacement.run`; `time` as of `CausalWanDiT.begin`.
+    Parameters as of `LocalPlacement.run`; `time` and `rope` as of `CausalWanDiT.begin`.
     """
 
     def __init__(
@@ -170,6 +170,7 @@ class Batch:
         levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
         text: Mapping[int, TextContext],
         time: tuple[Tensor, Tensor] | None = None,
+        rope: Tensor | None = None,
     ) -> None:
         weight = dit.patch_embedding.weight
         self.slots = slots
@@ -187,6 +188,7 @@ class Batch:
             upload(torch.tensor(positions), weight.device),
             TextContext.stack([text[slot.chunk] for slot in slots]),
             time,
+            rope,
         )
 
     def drop_store(self, q: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ threads, which a fork would break; this one has none.
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import select
@@ -181,6 +182,8 @@ def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the session says what an interrupt means
     config, described, digest = control.recv()
     dit = _unpack(int(sys.argv[2]), config, described)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: collections in the copies would look through all of it in vain
     children: dict[int, int] = {}  # their file descriptors, readable when one has ended
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)

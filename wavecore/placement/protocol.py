@@ -21,9 +21,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def encode(message: Any) -> bytes:
+    """A message as bytes. Tensors are bytes too, not files that the sender would have to keep."""
+    return pickle.dumps(message)
+
+
 def send(connection: Connection, message: Any) -> None:
-    """Send a message. Tensors go as bytes, not as files that the sender would have to keep."""
-    connection.send_bytes(pickle.dumps(message))
+    """Send a message."""
+    connection.send_bytes(encode(message))
 
 
 def receive(connection: Connection) -> Any:

@@ -12,8 +12,9 @@ from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import protocol
 from wavecore.placement.exchange import EXCHANGE_MODES, TRANSPORTS, ExchangeMode, Transport
 
-# A wait polls this long before it sleeps, where every stage has a core of its own: being woken takes 25 us.
-SPIN_US = 500.0
+# A wait polls this long before it sleeps, where every stage has a core of its own: longer than the waits of a
+# wave, since being woken takes 25 us, and milliseconds where a virtual core has gone idle.
+SPIN_US = 20_000.0
 
 Launch = Literal["fork", "torchrun"]
 

@@ -85,9 +85,11 @@ class ReplicaStream:
             self._versions.add(version)
             replicas._tell_all(protocol.Text(version, text.keys, text.values))
         entering = protocol.Enter(self.entered, version, levels)
-        replicas._tell(0, entering if source is None else replace(entering, source=source.numpy()))
-        for stage in range(1, replicas.shape.stages):
-            replicas._tell(stage, entering)
+        if source is None:
+            replicas._tell_all(entering)
+        else:
+            replicas._tell(replace(entering, source=source.numpy()), 0)
+            replicas._tell(entering, *range(1, replicas.shape.stages))
         self.entered += 1
         if self.entered == self.chunks:
             self._leave()

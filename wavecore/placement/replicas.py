@@ -131,22 +131,20 @@ class Replicas:
             self._readers.append(reader)
             reader.start()
             core = None if options.cores is None else options.cores[stage % len(options.cores)]
-            self._tell(
+            setup = protocol.Setup(
                 stage,
-                protocol.Setup(
-                    stage,
-                    options.mode,
-                    options.transport,
-                    options.generations,
-                    self.layouts,
-                    options.timeout,
-                    self.trace is not None,
-                    options.threads,
-                    core,
-                    spin,
-                    options.link_bytes_per_us,
-                ),
+                options.mode,
+                options.transport,
+                options.generations,
+                self.layouts,
+                options.timeout,
+                self.trace is not None,
+                options.threads,
+                core,
+                spin,
+                options.link_bytes_per_us,
             )
+            self._tell(setup, stage)
         hellos = [self._reply(stage) for stage in range(self.shape.stages)]
         check_hellos(hellos, self._nursery.checksum)
         peers = protocol.Peers([hello.handle for hello in hellos], self._nursery.host, hellos[0].port)
@@ -168,13 +166,15 @@ class Replicas:
 
     # -- messages ------------------------------------------------------------------------
 
-    def _tell(self, stage: int, message: Any) -> None:
-        with suppress(OSError), self._sending[stage]:
-            protocol.send(self._connections[stage], message)
+    def _tell(self, message: Any, *stages: int) -> None:
+        """Send a message to some stages."""
+        data = protocol.encode(message)
+        for stage in stages:
+            with suppress(OSError), self._sending[stage]:
+                self._connections[stage].send_bytes(data)
 
     def _tell_all(self, message: Any) -> None:
-        for stage in range(self.shape.stages):
-            self._tell(stage, message)
+        self._tell(message, *range(self.shape.stages))
 
     def _listen(self, stage: int, connection: Connection) -> None:
         while True:

@@ -41,7 +41,7 @@ class StageRunner:
         grid: tuple[int, int],
         exchange: Exchange,
     ) -> None:
-        self.dit, self.job, self.stage = dit, job, stage
+        self.dit, self.job, self.stage, self._grid = dit, job, stage, grid
         self.cache = ContextCache(
             pool, lambda positions: rope_table(positions[:, None], *grid, dit.config.head_dim)
         )
@@ -49,21 +49,38 @@ class StageRunner:
         self._embedded: tuple[float, int, tuple[Tensor, Tensor]] | None = None
 
     @torch.inference_mode()
-    def run(
-        self,
-        index: int,
-        latent: Tensor,
-        levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
-        text: TextContext,
-    ) -> Tensor | None:
-        """Run round `index` of the stream.
+    def prepare(self, index: int, levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel]) -> None:
+        """Get ready for round `index` of the stream: all that needs no input, so that nothing waits for it.
 
         Parameters
         ----------
         index : int
+        levels : sequence of NoiseLevel
+        """
+        dit, job, cache = self.dit, self.job, self.cache
+        self._round = round = job.stages[self.stage].round(index, job.chunks)
+        self._slot = slot = job.stages[self.stage].own(round)
+        self._levels = levels
+        cache.begin(round)
+        self._pages = cache.view([slot])
+        self._exchange.begin(job.first_tick + index, index, round, self._pages)
+        self._turn = self._late_rotation(round)
+        positions = torch.arange(slot.frame_start, slot.frame_start + slot.frames)
+        self._rope = rope_table(positions[None], *self._grid, dit.config.head_dim)
+        told = levels[slot.stage].timestep
+        if self._embedded is None or self._embedded[:2] != (told, slot.frames):
+            # A stage has the same noise level in nearly every round.
+            timesteps = torch.full((1, slot.frames), told, dtype=torch.float64)
+            self._embedded = told, slot.frames, dit.embed_time(timesteps)
+
+    @torch.inference_mode()
+    def run(self, latent: Tensor, text: TextContext) -> Tensor | None:
+        """Run the round that was prepared.
+
+        Parameters
+        ----------
         latent : Tensor [c, f, h, w]
             Its input, float32.
-        levels : sequence of NoiseLevel
         text : TextContext
             Prompt of the chunk, with a batch of 1.
 
@@ -72,15 +89,19 @@ class StageRunner:
         Tensor [c, f, h, w] or None
             Estimate of the clean latent; None of the store pass.
         """
-        dit, exchange, cache = self.dit, self._exchange, self.cache
-        round = self.job.stages[self.stage].round(index, self.job.chunks)
-        slot = self.job.stages[self.stage].own(round)
-        cache.begin(round)
-        pages = cache.view([slot])
-        exchange.begin(self.job.first_tick + index, index, round, pages)
-        turn = self._late_rotation(round)
-        time = self._time(levels[slot.stage].timestep, slot.frames)
-        batch = Batch(dit, [slot], pages, round.steps, {slot.stage: latent}, levels, {slot.chunk: text}, time)
+        dit, exchange, slot, pages = self.dit, self._exchange, self._slot, self._pages
+        assert self._embedded is not None
+        batch = Batch(
+            dit,
+            [slot],
+            pages,
+            self._round.steps,
+            {slot.stage: latent},
+            self._levels,
+            {slot.chunk: text},
+            self._embedded[2],
+            self._rope,
+        )
         layers = dit.config.layers
         for layer in range(layers):
             exchange.acquire(layer)
@@ -90,19 +111,12 @@ class StageRunner:
                 q = batch.drop_store(q)
             if batch.slots:
                 exchange.gate(layer)
-                if turn is not None:
-                    turn(layer)
+                if self._turn is not None:
+                    self._turn(layer)
                 dit.attend(batch.state, layer, q, batch.pages)
                 exchange.attended(layer)
-        cache.end(round)
+        self.cache.end(self._round)
         return batch.finish(dit).get(self.stage)
-
-    def _time(self, timestep: float, frames: int) -> tuple[Tensor, Tensor]:
-        """Embedding of a noise level: a stage has the same one in nearly every round."""
-        if self._embedded is None or self._embedded[:2] != (timestep, frames):
-            told = torch.full((1, frames), timestep, dtype=torch.float64)
-            self._embedded = timestep, frames, self.dit.embed_time(told)
-        return self._embedded[2]
 
     def _late_rotation(self, round: Round) -> Callable[[int], None] | None:
         """Rotates, in one layer, keys that came without rotation, since they will be needed so again."""

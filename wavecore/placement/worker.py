@@ -129,7 +129,7 @@ class Worker:
             )
         except RuntimeError as error:
             raise WavecoreError(f"gloo: {str(error).splitlines()[0]}") from None
-        return GlooExchange(setup.stage, shape, setup.mode, setup.generations)
+        return GlooExchange(setup.stage, shape, setup.mode, setup.generations, setup.record)
 
     def _listen(self) -> None:
         """Take messages as they come, so that an end reaches a wait too."""
@@ -250,9 +250,10 @@ class _Stream:
         chunk, tick = index - stage, self._job.first_tick + index
         frames = rules.frames(chunk)
         levels = self._levels.pop(chunk, self._begin.levels)
+        self._runner.prepare(index, levels)
         latent = self._input(chunk, frames, tick, levels)
         text = self._texts[self._version.pop(chunk)]
-        x0 = self._runner.run(index, latent, levels, text)
+        x0 = self._runner.run(latent, text)
         oldest = min(self._version.values(), default=max(self._texts))
         self._texts = {version: text for version, text in self._texts.items() if version >= oldest}
         if x0 is None:
@@ -267,10 +268,10 @@ class _Stream:
         if stage == 0:
             source = self._source.pop(chunk, None)
             return self._handoff.noise(chunk, 0, frames) if source is None else source
-        clean = self._exchange.latent(tick, frames)
         if stage == self._job.rules.steps:
-            return clean
-        return renoise(clean, self._handoff.noise(chunk, stage, frames), levels[stage].sigma)
+            return self._exchange.latent(tick, frames)
+        noise = self._handoff.noise(chunk, stage, frames)  # drawn before the wait
+        return renoise(self._exchange.latent(tick, frames), noise, levels[stage].sigma)
 
 
 def _store(host: str, port: int, is_master: bool, timeout: float) -> Any:
