@@ -49,7 +49,8 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
         frames = VideoReader(settings.input, size=settings.size or pipe.size, fps=settings.fps)
         return _session(settings, pipe, iter(frames), float(frames.fps), trace)
 
-    run_session(settings, start, source.fps, source.frames, [], json_output)
+    over_processes = settings.placement == "layers"
+    run_session(settings, start, source.fps, source.frames, [], json_output, keep=over_processes)
 
 
 def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
@@ -86,7 +87,7 @@ def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
         lambda first: 1 if first else stride * (settings.chunk_latents or 1),
         settings.timeout,
     )
-    run_session(settings, start, fps, None, [], json_output, frames)
+    run_session(settings, start, fps, None, [], json_output, frames, keep=True)
     fault = frames.report().fault
     if fault is not None:
         raise InputError(f"{fault}; the {frames.report().emitted} frames before it were made")

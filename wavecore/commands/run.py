@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wavecore import __version__
 from wavecore.commands.console import progress, report
 from wavecore.config import PromptAt, RunSettings
-from wavecore.errors import UsageError
+from wavecore.errors import InputError, UsageError, WavecoreError
 from wavecore.files import check_output
 from wavecore.media import (
     FrameDirectoryWriter,
@@ -45,6 +45,7 @@ def run_session(
     schedule: list[PromptAt],
     json_output: bool,
     live: LiveFrames | None = None,
+    keep: bool = False,
 ) -> None:
     """Run a session to its end, or to an interrupt, and report.
 
@@ -62,12 +63,16 @@ def run_session(
     json_output : bool
     live : LiveFrames, optional
         What the session restyles, where that is a live source.
+    keep : bool
+        Complete the output with the frames that were made when the session fails, but for a fault of a source
+        that is a file; there is no output otherwise.
     """
     check_paths(settings)
     with Trace(settings.events) as trace:
         began = trace.record("run", wavecore=__version__, settings=settings.model_dump(mode="json"))
         session = start(trace)
         summary = _Summary(settings, float(fps), began, live)
+        fault: WavecoreError | None = None
         try:
             with open_output(settings, fps) as write, progress("frames", total, json_output) as advance:
                 due = list(schedule)
@@ -75,7 +80,13 @@ def run_session(
                 while True:
                     while due and due[0].at <= summary.frames / fps:
                         session.update(due.pop(0).prompt)
-                    group = next(groups, None)
+                    try:
+                        group = next(groups, None)
+                    except WavecoreError as error:
+                        of_source = live is None and isinstance(error, InputError)
+                        if not keep or not summary.frames or of_source:
+                            raise
+                        fault, group = error, None
                     if group is None:
                         break
                     if live is not None:
@@ -92,6 +103,8 @@ def run_session(
                 live.close()
             session.close()
         summary.finish(trace, json_output, interrupted=False)
+        if fault is not None:
+            raise type(fault)(f"{fault}; the {summary.frames} frames before it were made")
 
 
 def load_model(settings: RunSettings) -> Pipeline:
