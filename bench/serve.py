@@ -252,52 +252,26 @@ def users(count: int, seconds: float) -> dict[str, Any]:
 
 
 def batching(repeats: int) -> dict[str, Any]:
-    """Calls of several sessions at once: each in its own forwards, and in common ones; interleaved."""
+    """Calls of several sessions at once, each in its own forwards and all in common ones: interleaved."""
+    import torch
+
     import wavecore
-    from wavecore.control.streaming import BatchingController, BatchingSettings
-    from wavecore.interactive.causal import CausalGenerator
-    from wavecore.interactive.speculation import call_rules
-    from wavecore.placement.device import SharedDevice
+    from wavecore.serve.sharing import make_device, time_calls
 
     pipe = wavecore.load("sprites")
-    rules, levels = call_rules(pipe.rules(None, 4)), pipe.levels(4)
-    latents = 2 * rules.chunk_frames
+    latents = pipe.model.defaults.chunk_frames
     rows: dict[str, Any] = {}
-    for count in (1, 2, 4):
-        controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=count))
-        device = SharedDevice(pipe.model.dit, controller, 0.25, 0)
-        kinds = {
-            kind: [
-                CausalGenerator(pipe.model, rules, levels, seed, pipe.size, latents, shared=shared)
-                for seed in range(count)
-            ]
-            for kind, shared in (("own", None), ("common", device))
-        }
-        times: dict[str, list[float]] = {kind: [] for kind in kinds}
-
-        def call(generator: CausalGenerator, position: int, prompt: str) -> None:
-            list(generator.call(position, latents, 0, prompt))
-            generator.release(position + latents)
-
-        for repeat in range(repeats):
-            for kind, generators in kinds.items():
-                began = time.monotonic()
-                threads = [
-                    threading.Thread(target=call, args=(generator, repeat * latents, PROMPTS[seed]))
-                    for seed, generator in enumerate(generators)
-                ]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-                if repeat:  # the first has no context
-                    times[kind].append(1e3 * (time.monotonic() - began))
-        for generators in kinds.values():
-            for generator in generators:
-                generator.close()
-        device.close()
-        for kind, values in times.items():
-            rows[f"{count} calls at once, {kind} forwards"] = quantiles(values)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for count in (1, 2, 4):
+            times: dict[str, list[float]] = {"own": [], "common": []}
+            device = make_device(pipe, count, 0.25)
+            for _ in range(repeats):
+                for kind, shared in (("own", None), ("common", device)):
+                    times[kind] += [1e3 * value for value in time_calls(pipe, count, latents, 4, shared)]
+            device.close()
+            for kind, values in times.items():
+                rows[f"{count} calls at once, {kind} forwards, threads {threads}"] = quantiles(values)
     return rows
 
 
@@ -349,7 +323,7 @@ def main() -> None:
         "transport": lambda: transport(arguments.seconds),
         "keystroke": lambda: keystroke(arguments.updates),
         "users": lambda: users(arguments.users, arguments.seconds),
-        "batching": lambda: batching(4 * arguments.repeats),
+        "batching": lambda: batching(2 * arguments.repeats),
         "memory": lambda: memory(arguments.minutes),
     }
     rows: dict[str, Any] = {}

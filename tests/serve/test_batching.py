@@ -12,10 +12,12 @@ from support.models import tiny_stream_model
 
 from wavecore.interactive.speculation import Speculation
 from wavecore.pipeline import Pipeline
+from wavecore.serve import sharing
 from wavecore.serve.admission import Admission, Cost
 from wavecore.serve.engine import PipelineEngine
 from wavecore.serve.protocol import PROTOCOL, Start
 from wavecore.serve.settings import ServeSettings
+from wavecore.serve.sharing import make_device
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def engine():
     torch.set_num_threads(1)
     made = PipelineEngine(ServeSettings())
     made._pipe = Pipeline(tiny_stream_model())
-    made._share(3, 0.25)
+    made._shared = make_device(made.pipe, 3, 0.25)
     made._speculation = made._learn()
     yield made
     made._shared.close()
@@ -74,6 +76,25 @@ def test_sessions_know_beforehand_how_long_calls_take(engine):
     prior = engine._speculation_of(start(0)).prior
     assert len(prior) == chunk and list(prior) == sorted(prior) and prior[0] > 0
     assert engine._speculation_of(start(0, steps=2)).prior is None
+
+
+@pytest.mark.parametrize("common", [0.1, 0.3])
+def test_sessions_share_where_that_was_faster(engine, monkeypatch, common):
+    times = {False: [0.2, 0.4], True: [common, 0.5]}
+    monkeypatch.setattr(sharing, "time_calls", lambda *arguments: times[arguments[-1] is not None])
+    device = sharing.device_if_faster(engine.pipe, 3, 3, 4, 0.25)
+    assert (device is not None) == (common < 0.2)
+    if device is not None:
+        device.close()
+
+
+def test_calls_of_several_streams_are_timed(engine):
+    before, chunk = len(engine._shared.batches), engine.pipe.model.defaults.chunk_frames
+    for shared in (None, engine._shared):
+        times = sharing.time_calls(engine.pipe, 2, chunk, 4, shared, calls=1)
+        assert len(times) == 1 and times[0] > 0
+    assert len(engine._shared.batches) > before
+    assert not engine._shared.full
 
 
 def test_as_many_share_as_are_admitted():

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wavecore.control.streaming import BatchingController, BatchingSettings
 from wavecore.errors import UsageError
 from wavecore.serve.admission import Admission, Cost
 from wavecore.serve.feed import ImageFeed
@@ -146,12 +145,13 @@ class PipelineEngine:
         return replace(speculation, prior=prior if len(prior) == defaults.chunk_frames else None)
 
     def _share(self, sessions: int, objective: float) -> None:
-        """Let sessions run their rounds in common batches, where there can be several."""
-        from wavecore.placement.device import SharedDevice
+        """Let sessions run their rounds in common batches, where there can be several and that is faster."""
+        from wavecore.serve.sharing import device_if_faster
 
-        if sessions > 1 and self.pipe.model.defaults.joint_latents is None:
-            controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=sessions))
-            self._shared = SharedDevice(self.pipe.model.dit, controller, objective, 0)
+        defaults = self.pipe.model.defaults
+        if sessions > 1 and defaults.joint_latents is None:
+            chunk = defaults.chunk_frames
+            self._shared = device_if_faster(self.pipe, sessions, chunk, _STEPS, objective)
 
     def _shared_by(self, start: Start) -> SharedDevice | None:
         """What runs a session: the shared device, unless its rounds are of another kind than the others'."""

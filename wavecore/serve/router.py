@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
@@ -22,5 +23,8 @@ class WorkerRouter(RequestRouter):  # type: ignore[misc]
 
 
 def _worker(request: PendingRequest) -> str | None:
-    scope: dict[str, Any] = getattr(next(iter(request.args), None), "asgi_scope", {})
+    """Name of the replica that a request is for; it comes pickled by the proxy that the router runs in."""
+    first = next(iter(request.args), None)
+    asked = pickle.loads(first) if isinstance(first, bytes) else first
+    scope: dict[str, Any] = getattr(asked, "asgi_scope", {})
     return worker_of(scope.get("path", ""), scope.get("query_string", b"").decode("latin-1"))
