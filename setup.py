@@ -56,6 +56,9 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
+        # A folder configured in pip's isolated environment remembers the ninja of an environment that is gone.
+        if ninja := shutil.which("ninja"):
+            configure.append(f"-DCMAKE_MAKE_PROGRAM={ninja}")
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", str(build)], check=True)
 

@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -55,9 +56,13 @@ int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_c
   return keys;
 }
 
-int64_t query_blocks(int64_t queries) {
-  constexpr int64_t kQueryBlock = 240;
-  return (queries + kQueryBlock - 1) / kQueryBlock;
+int64_t query_blocks(int64_t queries, int64_t heads, int threads) {
+  constexpr int64_t kMostQueries = 800;   // above, queries and results stream from the third-level cache
+  constexpr int64_t kFewestQueries = 96;  // below, packing takes a fifth of the time
+  constexpr int64_t kBlocksPerThread = 4;
+  int64_t blocks = (queries + kMostQueries - 1) / kMostQueries;
+  int64_t wanted = (kBlocksPerThread * threads + heads - 1) / heads;
+  return std::max(blocks, std::min(wanted, queries / kFewestQueries));
 }
 
 float* thread_scratch(int64_t floats) {

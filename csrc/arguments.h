@@ -26,8 +26,9 @@ void check_page_ids(const char* name, const Tensor& ids, int64_t page_count);
 // Checks lengths, and ids of pages that are read; returns the keys of all slots.
 int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_count, int64_t page_tokens);
 
-// Into how many blocks the queries of a slot and head are cut; those of a block share one packing of the context.
-int64_t query_blocks(int64_t queries);
+// Into how many blocks the queries of each of `heads` heads of all slots are cut. Those of a block share one packing
+// of the context; more blocks than that needs give every thread some.
+int64_t query_blocks(int64_t queries, int64_t heads, int threads);
 
 // Memory for one thread, kept from call to call so that large blocks are not mapped and unmapped each time.
 float* thread_scratch(int64_t floats);

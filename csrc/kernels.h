@@ -276,5 +276,8 @@ const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
 const Kernels& avx512_vnni_kernels();
 #endif
+#if defined(WAVECORE_HAVE_AMX)
+const Kernels& amx_kernels();
+#endif
 
 }  // namespace wavecore

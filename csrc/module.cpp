@@ -29,6 +29,7 @@ PYBIND11_MODULE(_native, module) {
 
   module.def("supported_instruction_sets", &wavecore::supported_instruction_sets,
              "Instruction sets that this build and this processor have, slowest first.");
+  module.def("matrix_units", &wavecore::matrix_units, "Whether the matrix units (AMX) can be used, or why not.");
   module.def("thread_library", &wavecore::thread_library, "Path of the OpenMP runtime whose threads are used.");
 
   py::class_<Operations>(module, "Operations", "The kernels of one instruction set.")

@@ -21,6 +21,9 @@ const Kernels& kernels_named(const std::string& name) {
     for (const std::string& known : supported) list += (list.empty() ? "" : ", ") + known;
     throw ArgumentError("WAVECORE_CPU", "one of " + list + " on this processor", "'" + name + "'");
   }
+#if defined(WAVECORE_HAVE_AMX)
+  if (name == "amx") return amx_kernels();
+#endif
 #if defined(WAVECORE_HAVE_X86)
   if (name == "avx512_vnni") return avx512_vnni_kernels();
   if (name == "avx512") return avx512_kernels();
@@ -210,7 +213,7 @@ void Operations::paged_attention(py::handle q_, py::handle k_pages_, py::handle 
   int64_t keys = check_context(table, lengths, k_pages.size(0), k_pages.size(1));
   float* lse = lse_.is_none() ? nullptr : Tensor::output(lse_, 3).data<float>();
   if (q.elements() == 0) return;
-  int64_t blocks = query_blocks(queries);
+  int64_t blocks = query_blocks(queries, slots * heads, threads);
   PagedAttentionArgs args{q.data(),
                           q.stride(0),
                           q.stride(1),

@@ -86,11 +86,13 @@ struct ContextWalk {
 template <typename T>
 inline void pack_values(const T* const* rows, int64_t count, int64_t head_dim, int64_t padded, float* out) {
   int64_t paneled = padded / kPanel * kPanel;
-  for (int64_t key = 0; key < count; ++key)
+  for (int64_t key = 0; key < count; ++key) {
+    if (key + kRowsAhead < count) prefetch_row(rows[key + kRowsAhead], head_dim);
     for_vectors(head_dim, [&](int64_t at, int64_t width) {
       int64_t first = at < paneled ? at / kPanel * kPanel : at, row = at < paneled ? kPanel : int64_t(W);
       store(out + first * kKeyBlock + key * row + (at - first), load_some(rows[key] + at, width));
     });
+  }
 }
 
 // out[kRows][N vectors] = out * decay + p[kRows][keys] * panel[keys][N vectors]
@@ -151,16 +153,15 @@ inline void weigh_values(float* scores, int64_t keys, const float* v, int64_t pa
   for (; at < padded; at += W) value_tile<1>(scores, decay, v + at * kKeyBlock, keys, padded, out + at);
 }
 
-// Rows of a head to the output, and their log-sum-exp.
+// Rows of a head, `out_stride` apart, to the output, and their log-sum-exp.
 template <typename T>
 inline void store_attention(const PagedAttentionArgs& a, int64_t slot, int64_t head, int64_t first, int64_t rows,
-                            const float* out, const float* max, const float* sum) {
-  int64_t padded = round_up(a.head_dim, W);
+                            const float* out, int64_t out_stride, const float* max, const float* sum) {
   for (int64_t r = 0; r < rows; ++r) {
     int64_t place = (slot * a.queries + first + r) * a.heads + head;
     V inverse = set1(sum[r] == 0.0f ? 0.0f : 1.0f / sum[r]);
     for_vectors(a.head_dim, [&](int64_t at, int64_t width) {
-      store_some(static_cast<T*>(a.out) + place * a.head_dim + at, load(out + r * padded + at) * inverse, width);
+      store_some(static_cast<T*>(a.out) + place * a.head_dim + at, load(out + r * out_stride + at) * inverse, width);
     });
     if (a.lse) a.lse[place] = (max[r] + __builtin_log2f(sum[r])) * kLn2;
   }
@@ -203,7 +204,7 @@ void paged_attention_item(const PagedAttentionArgs& a, int64_t item, const Atten
     }
   }
 
-  store_attention<T>(a, slot, head, first, rows, s.out, s.max, s.sum);
+  store_attention<T>(a, slot, head, first, rows, s.out, padded, s.max, s.sum);
 }
 
 inline void paged_attention(const PagedAttentionArgs& a, int64_t begin, int64_t end, float* base) {

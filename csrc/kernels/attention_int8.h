@@ -124,7 +124,7 @@ void paged_attention_int8_item(const PagedAttentionInt8Args& args, int64_t item,
       }
     }
   }
-  store_attention<T>(a, slot, head, first, rows, s.out, s.max, s.sum);
+  store_attention<T>(a, slot, head, first, rows, s.out, padded, s.max, s.sum);
 }
 
 inline void paged_attention_int8(const PagedAttentionInt8Args& a, int64_t begin, int64_t end, float* base) {

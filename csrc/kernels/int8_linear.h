@@ -5,7 +5,7 @@
 #pragma once
 
 #include "dot.h"
-#include "norm.h"
+#include "ending.h"
 
 namespace wavecore::WAVECORE_ISA {
 
@@ -33,27 +33,16 @@ inline int64_t scratch_layout(const Int8LinearArgs& a, float* base, Int8LinearSc
   return carver.floats();
 }
 
-template <typename T, typename M>
+template <typename T>
 void finish_columns(const Int8LinearArgs& a, const int32_t* sums, int64_t first_row, int64_t rows, int64_t first,
                     int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r) {
-    int64_t row = first_row + r;
-    V token_scale = set1(a.token_scale[row]);
-    int64_t slot = row / a.tokens_per_slot, token = row % a.tokens_per_slot;
-    const T* residual = nullptr;
-    const M* gate = nullptr;
-    if (a.residual.data)
-      residual = static_cast<const T*>(a.residual.data) + slot * a.residual.slot_stride +
-                 token * a.residual.token_stride + first;
-    if (a.gate.data) gate = modulation_row<M>(a.gate, slot, token / a.tokens_per_frame) + first;
-    T* out = static_cast<T*>(a.out) + row * a.outputs + first;
-    for_vectors(columns, [&](int64_t at, int64_t count) {
-      V value = load_integers(sums + r * kColumnBlock + at) * token_scale;
+  RowWalk walk(a, first_row);
+  for (int64_t r = 0; r < rows; ++r, walk.next()) {
+    V token_scale = set1(a.token_scale[walk.row]);
+    finish_row<T>(a, walk, first, columns, [&](int64_t at, int64_t count) {
+      V sum = load_integers(sums + r * kColumnBlock + at) * token_scale;
       V bias = a.bias ? load_some(a.bias + first + at, count) : zero();
-      value = fma(value, load_some(a.channel_scale + first + at, count), bias);
-      if (gate) value = value * load_some(gate + at, count);
-      if (residual) value = value + load_some(residual + at, count);
-      store_some(out + at, value, count);
+      return fma(sum, load_some(a.channel_scale + first + at, count), bias);
     });
   }
 }
@@ -84,10 +73,7 @@ void int8_linear_item(const Int8LinearArgs& a, int64_t item, const Int8LinearScr
                    kColumnBlock);
       }
     }
-    if (a.gate.data && a.gate.dtype != a.dtype)
-      finish_columns<T, float>(a, s.sums, first_row, rows, first, columns);
-    else
-      finish_columns<T, T>(a, s.sums, first_row, rows, first, columns);
+    finish_columns<T>(a, s.sums, first_row, rows, first, columns);
   }
 }
 

@@ -5,7 +5,7 @@
 // the number of inputs alone: it does not change with the rows that are computed beside it.
 #pragma once
 
-#include "norm.h"
+#include "ending.h"
 #include "panel.h"
 
 namespace wavecore::WAVECORE_ISA {
@@ -32,39 +32,20 @@ inline int64_t scratch_layout(const LinearArgs& a, float* base, LinearScratch& s
   return s.x - base + linear_row_block(a) * a.inputs;
 }
 
-// Where a row of the result begins, and what is added to it.
-template <typename T, typename M>
-struct LinearRow {
-  T* out;
-  const T* residual;
-  const M* gate;
-
-  LinearRow(const LinearArgs& a, int64_t row, int64_t first) {
-    int64_t slot = row / a.tokens_per_slot, token = row % a.tokens_per_slot;
-    out = static_cast<T*>(a.out) + row * a.outputs + first;
-    residual = nullptr;
-    gate = nullptr;
-    if (a.residual.data)
-      residual = static_cast<const T*>(a.residual.data) + slot * a.residual.slot_stride +
-                 token * a.residual.token_stride + first;
-    if (a.gate.data) gate = modulation_row<M>(a.gate, slot, token / a.tokens_per_frame) + first;
+// Bias and GELU of a tile of sums, in place.
+inline void activate_tile(const LinearArgs& a, float* tile, int64_t first, int64_t columns) {
+  V bias[kVectors];
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) {
+    int64_t count = columns - j * W;
+    bias[j] = !a.bias || count <= 0 ? zero() : load_some(a.bias + first + j * W, count < W ? count : W);
   }
-};
-
-template <typename T, typename M>
-void finish_linear(const LinearArgs& a, const float* sums, int64_t first_row, int64_t rows, int64_t first,
-                   int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r) {
-    LinearRow<T, M> row(a, first_row + r, first);
-    for_vectors(columns, [&](int64_t at, int64_t count) {
-      V value = load(sums + r * kPanel + at);
-      if (a.bias) value = value + load_some(a.bias + first + at, count);
-      if (a.gelu) value = gelu(value);
-      if (row.gate) value = value * load_some(row.gate + at, count);
-      if (row.residual) value = value + load_some(row.residual + at, count);
-      store_some(row.out + at, value, count);
-    });
-  }
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      V value = load(tile + r * kPanel + j * W) + bias[j];
+      store(tile + r * kPanel + j * W, a.gelu ? gelu(value) : value);
+    }
 }
 
 // Rows of a block as float32: in place where they are, else copied. The last tile is filled up with zeros.
@@ -100,6 +81,7 @@ void linear_item(const LinearArgs& a, int64_t item, const LinearScratch& s) {
       const T* weight[kPanel];
       for (int64_t n = 0; n < columns; ++n) weight[n] = static_cast<const T*>(a.weight) + (first + n) * a.inputs + k;
       pack_panels(weight, columns, depth, s.panel);
+      RowWalk walk(a, first_row);
       for (int64_t row = 0; row < rows; row += kRows) {
         alignas(64) float tile[kRows * kPanel];
         if (row < whole)
@@ -114,10 +96,9 @@ void linear_item(const LinearArgs& a, int64_t item, const LinearScratch& s) {
           continue;
         }
         int64_t present = rows - row < kRows ? rows - row : kRows;
-        if (a.gate.data && a.gate.dtype != a.dtype)
-          finish_linear<T, float>(a, tile, first_row + row, present, first, columns);
-        else
-          finish_linear<T, T>(a, tile, first_row + row, present, first, columns);
+        activate_tile(a, tile, first, columns);
+        for (int64_t r = 0; r < present; ++r, walk.next())
+          finish_row<T>(a, walk, first, columns, [&](int64_t at, int64_t) { return load(tile + r * kPanel + at); });
       }
     }
   }

@@ -26,11 +26,21 @@ inline void pack_group(const T* const* rows, int64_t present, int64_t depth, flo
   }
 }
 
+// Rows of a page lie apart, so that the processor does not foresee the next one.
+constexpr int64_t kRowsAhead = 16;
+
+template <typename T>
+inline void prefetch_row(const T* row, int64_t depth) {
+  for (int64_t at = 0; at < depth; at += 64 / int64_t(sizeof(T))) __builtin_prefetch(row + at);
+}
+
 // Rows to panels [panel][depth][kPanel]; rows missing from the last panel are zero.
 template <typename T>
 inline void pack_panels(const T* const* rows, int64_t count, int64_t depth, float* out) {
   for (int64_t row = 0; row < round_up(count, kPanel); row += W) {
     float* to = out + row / kPanel * kPanel * depth + row % kPanel;
+    for (int64_t ahead = row + kRowsAhead; ahead < row + kRowsAhead + W && ahead < count; ++ahead)
+      prefetch_row(rows[ahead], depth);
     if (row + W <= count)
       pack_group<true>(rows + row, W, depth, to);
     else

@@ -1,0 +1,56 @@
+// What follows the products of a linear layer: gate and residual, row by row.
+#pragma once
+
+#include "norm.h"
+
+namespace wavecore::WAVECORE_ISA {
+
+// A row of the result, in slot, latent frame and token. Rows are walked, since a division for each would take as
+// long as the rest of a short row.
+struct RowWalk {
+  int64_t tokens_per_slot, tokens_per_frame;
+  int64_t row, slot, token, frame, in_frame;
+
+  template <typename Args>
+  RowWalk(const Args& a, int64_t first)
+      : tokens_per_slot(a.tokens_per_slot),
+        tokens_per_frame(a.tokens_per_frame),
+        row(first),
+        slot(first / a.tokens_per_slot),
+        token(first % a.tokens_per_slot),
+        frame(token / a.tokens_per_frame),
+        in_frame(token % a.tokens_per_frame) {}
+
+  void next() {
+    ++row, ++token, ++in_frame;
+    if (in_frame == tokens_per_frame) in_frame = 0, ++frame;
+    if (token == tokens_per_slot) token = frame = in_frame = 0, ++slot;
+  }
+};
+
+// Columns [first, first + columns) of a row of the result; `product(at, count)` is what is to be gated and added.
+template <typename T, typename Args, typename Product>
+inline __attribute__((always_inline)) void finish_row(const Args& a, const RowWalk& place, int64_t first,
+                                                      int64_t columns, Product product) {
+  T* out = static_cast<T*>(a.out) + place.row * a.outputs + first;
+  if (!a.residual.data)
+    return for_vectors(columns, [&](int64_t at, int64_t count) { store_some(out + at, product(at, count), count); });
+  const T* residual = static_cast<const T*>(a.residual.data) + place.slot * a.residual.slot_stride +
+                      place.token * a.residual.token_stride + first;
+  if (!a.gate.data)
+    return for_vectors(columns, [&](int64_t at, int64_t count) {
+      store_some(out + at, product(at, count) + load_some(residual + at, count), count);
+    });
+  auto gated = [&](auto* gate) {
+    for_vectors(columns, [&](int64_t at, int64_t count) {
+      V open = load_some(gate + at, count);
+      store_some(out + at, fma(product(at, count), open, load_some(residual + at, count)), count);
+    });
+  };
+  if (a.gate.dtype == a.dtype)
+    gated(modulation_row<T>(a.gate, place.slot, place.frame) + first);
+  else
+    gated(modulation_row<float>(a.gate, place.slot, place.frame) + first);
+}
+
+}  // namespace wavecore::WAVECORE_ISA
