@@ -66,7 +66,10 @@ def ring(ranks: int = 3, steps: int = 2, chunks: int = 5) -> None:
 
 
 def slo() -> None:
-    """Six streams join after 10 s; from 20 s to 30 s the device has half of its bandwidth."""
+    """Six streams join after 10 s; from 20 s to 30 s the device has half of its bandwidth.
+
+    Below, T of one stream of four latents a second alone on a device that is three times slower meanwhile.
+    """
     period = SECOND // 2
     few = [range(shift * period // 2, 40 * SECOND, period) for shift in range(2)]
     more = [range(10 * SECOND + shift * period // 6, 40 * SECOND, period) for shift in range(6)]
@@ -77,8 +80,8 @@ def slo() -> None:
     controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=8, headroom=0.05))
     passes = simulate(controller, [*few, *more], 0.6, device)
     times = np.array([entry.start for entry in passes]) / SECOND
-    picture = figure(10, 4.2)
-    above, below = picture.subplots(2, sharex=True)
+    picture = figure(10, 5.4)
+    above, below, alone = picture.subplots(3, sharex=True, height_ratios=(2, 2, 1))
     above.step(times, [entry.batch for entry in passes], where="post", lw=0.8)
     above.set(ylabel="batch B", ylim=(0, None))
     below.step(times, [1000 * entry.seconds for entry in passes], where="post", lw=0.8, label="pass")
@@ -89,9 +92,24 @@ def slo() -> None:
     below.plot(times, [1000 * value for value in slack], lw=0.8, label="slack of the earliest deadline")
     late = [time for time, entry in zip(times, passes, strict=True) if entry.late]
     below.plot(late, [0] * len(late), "rx", ms=4, label=f"late passes: {len(late)}")
-    below.set(xlabel="s", ylabel="ms")
+    below.set(ylabel="ms")
     below.legend(fontsize=8)
-    for axes in (above, below):
+
+    def slower(now: int, frames: int) -> float:
+        return (0.02 * frames + 0.1) * (3.0 if 20 * SECOND <= now < 30 * SECOND else 1.0)
+
+    single = simulate(
+        BatchingController(BatchingSettings(lengths=(1, 2, 3), max_batch=1)),
+        [range(0, 40 * SECOND, SECOND // 4)],
+        2.0,
+        slower,
+    )
+    lengths = [entry.length for entry in single]
+    alone.step([entry.start / SECOND for entry in single], lengths, where="post", lw=0.8)
+    late = sum(entry.late for entry in single)
+    alone.set(xlabel="s", ylabel="length T", ylim=(0, 3.5), yticks=(1, 2, 3))
+    alone.set_title(f"one stream alone, passes three times longer meanwhile; late frames: {late}", fontsize=9)
+    for axes in (above, below, alone):
         for at in (10, 20, 30):
             axes.axvline(at, color="grey", lw=0.7, ls=":")
     above.set_title(
