@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wavecore.errors import InputError
-from wavecore.trace import KINDS, Event, Trace, read_events, to_perfetto, write_perfetto
+from wavecore.trace import (
+    KINDS,
+    Event,
+    Trace,
+    exposed_waits,
+    read_events,
+    to_perfetto,
+    write_perfetto,
+)
 
 json_values = st.recursive(
     st.none()
@@ -173,3 +181,13 @@ def test_nvtx_ranges_when_the_package_is_there(monkeypatch: pytest.MonkeyPatch) 
     with trace.span("round"):
         trace.record("publish")
     assert calls == ["round", "pop"]
+
+
+def test_exposed_waits_of_an_edge_are_those_of_a_round():
+    trace = Trace()
+    for index in (3, 4):
+        for layer, exposed in enumerate((0.0, 0.002)):
+            trace.record("wait", duration=0.01, layer=layer, round=index, edge=[1, 0], exposed=exposed)
+    trace.record("wait", chunk=1)  # of something else
+    trace.record("wait", layer=0, round=4, edge=[2, 1], exposed=0.001)
+    assert exposed_waits(trace.events) == {(1, 0): pytest.approx(0.002), (2, 1): pytest.approx(0.001)}

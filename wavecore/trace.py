@@ -277,6 +277,22 @@ def to_perfetto(events: Iterable[Event]) -> dict[str, Any]:
     return {"traceEvents": output, "displayTimeUnit": "ms"}
 
 
+def exposed_waits(events: Iterable[Event]) -> dict[tuple[int, int], float]:
+    """Seconds a round that a stage stood still for another, by edge (writer, reader), all layers together.
+
+    A layer's wait is what the transfer of its keys and values takes longer than the reader comes later,
+    max(0, tau - Delta): 0 where it is hidden.
+    """
+    waited: dict[tuple[int, int], float] = {}
+    rounds: dict[tuple[int, int], set[int]] = {}
+    for event in events:
+        if event.kind == "wait" and "edge" in event.data:
+            edge = event.data["edge"][0], event.data["edge"][1]
+            waited[edge] = waited.get(edge, 0.0) + event.data["exposed"]
+            rounds.setdefault(edge, set()).add(event.data["round"])
+    return {edge: total / len(rounds[edge]) for edge, total in sorted(waited.items())}
+
+
 def write_perfetto(path: str | os.PathLike[str], events: Iterable[Event]) -> None:
     """Write `to_perfetto` to a file."""
     encoded = msgspec.json.encode(to_perfetto(events))

@@ -15,10 +15,20 @@ if TYPE_CHECKING:
 
 
 @click.command("plan")
-@click.option("--model", default="wan-1.3b", show_default=True, help="wan-1.3b or wan-14b.")
-@click.option("--devices", default="8xh200", show_default=True, help="How many of which device.")
+@click.option(
+    "--model",
+    default="wan-1.3b",
+    show_default=True,
+    help="wan-1.3b, wan-14b, or sprites with cores of this machine.",
+)
+@click.option(
+    "--devices",
+    default="8xh200",
+    show_default=True,
+    help="How many of which device; 2xthis times the sprites model on this machine and plans for its cores.",
+)
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Denoising steps.")
-@click.option("--size", default="832x480", show_default=True, help="WIDTHxHEIGHT in pixels.")
+@click.option("--size", help="WIDTHxHEIGHT in pixels; 832x480, or 128x128 of sprites, when left out.")
 @click.option(
     "--rounds", help="Only plans for models of these rounds: wavefront, sequential or stream_batch."
 )
@@ -28,18 +38,19 @@ def command(
     model: str,
     devices: str,
     steps: int,
-    size: str,
+    size: str | None,
     rounds: str | None,
     timeline: str | None,
     json_output: bool,
 ) -> None:
     """Predict what placements do on a number of devices, and choose the best."""
-    from wavecore.plan import MODELS, plans
-    from wavecore.plan.costs import parse_devices
+    from wavecore.plan.costs import MODELS, parse_devices
+    from wavecore.plan.planner import plans
     from wavecore.rounds import table, wavefront
 
-    if model not in MODELS:
-        raise UsageError(f"--model: expected one of {', '.join(MODELS)}, got {model!r}")
+    known = ("sprites", *MODELS)
+    if model not in known:
+        raise UsageError(f"--model: expected one of {', '.join(known)}, got {model!r}")
     rounds = None if rounds is None else rounds.replace("-", "_")
     if rounds not in (None, "wavefront", "sequential", "stream_batch"):
         raise UsageError(f"--rounds: expected wavefront, sequential or stream_batch, got {rounds!r}")
@@ -47,13 +58,22 @@ def command(
         from wavecore.files import check_output
 
         check_output(timeline)
+    pixels = _size(size or ("128x128" if model == "sprites" else "832x480"))
     count, device = parse_devices(devices)
-    found = plans(MODELS[model], device, count, steps, _size(size))
+    if device is None or model == "sprites":
+        if device is not None:
+            raise UsageError(
+                f"--devices: expected cores of this machine for sprites, such as 2xthis, got {devices!r}"
+            )
+        found, device_name = _measured(model, count, steps, pixels), "cores of this machine, measured"
+    else:
+        found, device_name = plans(MODELS[model], device, count, steps, pixels), device.name
     shown = [plan for plan in found if rounds in (None, plan.rounds)]
     if not shown:
         raise UsageError(f"--rounds: expected rounds that {count} devices can run, got {rounds}")
     best_wave = next((plan for plan in shown if plan.result is not None), None)
-    lines = [f"{model}, {count} {device.name}, {steps} steps, {size}", "", _head()]
+    across, down = pixels
+    lines = [f"{model}, {count} {device_name}, {steps} steps, {across}x{down}", "", _head()]
     lines += [_row(plan) for plan in shown[:8]]
     published = next((plan for plan in shown[8:] if plan.name.startswith(f"wave {steps}+1+")), None)
     if published is not None:
@@ -73,6 +93,26 @@ def command(
         raise UsageError("--timeline: expected a plan with rounds of a wavefront, got none")
     result = {"plans": [_dict(plan) for plan in shown], "best": shown[0].name}
     report(result, "\n".join(lines), json_output)
+
+
+def _measured(name: str, count: int, steps: int, size: tuple[int, int]) -> list[Plan]:
+    """Plans for cores of this machine, at the rates of the sprites model on them."""
+    import wavecore
+    from wavecore.plan.costs import MODELS
+    from wavecore.plan.measure import measure
+    from wavecore.plan.planner import plans
+    from wavecore.rounds import Sequential, StreamBatch, Wavefront
+
+    pipe = wavecore.load("sprites")
+    measured = measure(pipe.model, pipe.size if name in MODELS else size)
+    if name in MODELS:
+        return plans(MODELS[name], measured.device, count, steps, size)
+    rules = [pipe.rules(kind, steps) for kind in ("wavefront", "sequential", "stream_batch")]
+    wave, sequential, batch = rules
+    assert (
+        isinstance(wave, Wavefront) and isinstance(sequential, Sequential) and isinstance(batch, StreamBatch)
+    )
+    return plans(measured.model, measured.device, count, steps, size, wave, measured.units, sequential, batch)
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import click
 
 from wavecore.commands.console import report
 from wavecore.commands.options import json_option
-from wavecore.trace import read_events, write_perfetto
+from wavecore.trace import exposed_waits, read_events, write_perfetto
 
 
 @click.command("trace")
@@ -22,4 +22,11 @@ def command(log: str, output_path: str | None, json_output: bool) -> None:
     events = list(read_events(log))
     target = output_path or str(Path(log).with_suffix(".perfetto.json"))
     write_perfetto(target, events)
-    report({"output_path": target, "events": len(events)}, f"{target}: {len(events)} events", json_output)
+    waits = exposed_waits(events)
+    text = f"{target}: {len(events)} events"
+    if waits:
+        edges = ", ".join(f"{a} to {b} {wait * 1e3:.3f} ms" for (a, b), wait in waits.items())
+        text += f"\nexposed waits of a round, stage to stage: {edges}"
+    result = {"output_path": target, "events": len(events)}
+    exposed = {"exposed_seconds": {f"{a}-{b}": wait for (a, b), wait in waits.items()}} if waits else {}
+    report(result | exposed, text, json_output)

@@ -1,7 +1,8 @@
 """What a placement will do, before it runs: costs, rounds in virtual time, the best use of devices."""
 
 from wavecore.plan.costs import DEVICES, MODELS, Device, LinearCost, Model
-from wavecore.plan.planner import Assignment, Plan, best_plan, plans
+from wavecore.plan.planner import best_plan, plans
+from wavecore.plan.problem import Assignment, Plan
 from wavecore.plan.simulate import Exchange, Result, Span, simulate
 
 __all__ = [

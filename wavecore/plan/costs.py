@@ -33,6 +33,8 @@ class Model:
         Latent frames of a chunk.
     spatial, temporal : int
         Pixels of a latent pixel along a side, and frames of a latent.
+    decoder_bytes : float
+        Weights of the decoder, and what its stream carries at 832x480.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Model:
     chunk_frames: int = 3
     spatial: int = 8
     temporal: int = 4
+    decoder_bytes: float = 0.3e9 + 1.9e9
 
     def tokens(self, size: tuple[int, int]) -> int:
         """Tokens of a chunk of `size` = (width, height) pixels."""
@@ -198,8 +201,8 @@ def decode_seconds(model: Model, device: Device, size: tuple[int, int]) -> float
     return device.decode * size[0] * size[1] / (832 * 480) * model.chunk_frames / 3
 
 
-def parse_devices(text: str) -> tuple[int, Device]:
-    """Read "8xh200" or "8".
+def parse_devices(text: str) -> tuple[int, Device | None]:
+    """Read "8xh200" or "8"; no device for "2xthis", which has to be measured.
 
     Raises
     ------
@@ -209,8 +212,7 @@ def parse_devices(text: str) -> tuple[int, Device]:
     match = re.fullmatch(r"(\d{1,5})(?:\s*x\s*([\w-]+))?", text.strip())
     count = int(match[1]) if match else 0
     name = (match[2] if match else None) or "h200"
-    if not count or name not in DEVICES:
-        raise UsageError(
-            f"--devices: expected a number and a device such as 8xh200 ({', '.join(DEVICES)}), got {text!r}"
-        )
-    return count, DEVICES[name]
+    if not count or name not in (*DEVICES, "this"):
+        known = ", ".join((*DEVICES, "this"))
+        raise UsageError(f"--devices: expected a number and a device such as 8xh200 ({known}), got {text!r}")
+    return count, DEVICES.get(name)

@@ -3,148 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from wavecore.cache import pages_used
 from wavecore.control.streaming import partition
 from wavecore.errors import UsageError
-from wavecore.plan.costs import (
-    DECODER_UNITS,
-    GIB,
-    Device,
-    LinearCost,
-    Model,
-    decode_seconds,
-    forward_cost,
-)
-from wavecore.plan.simulate import Exchange, Result, simulate
-from wavecore.rounds import Sequential, Stage, Wavefront
-
-_DECODER_BYTES = 0.3e9 + 1.9e9  # weights, and what the stream carries at 832x480
-_SLICES = 400  # of the decoder, while the times of its units are not known: cuts then fall anywhere
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What one device, or a few that split a stage's work among them, does in a round.
-
-    Attributes
-    ----------
-    stages : tuple of int
-        Stages it runs; the number of denoising stages stands for the store.
-    decode : float
-        Share of the decoder's time.
-    devices : int
-        How many share it.
-    busy : float
-        Seconds a round.
-    bytes : float
-        Memory of each of its devices.
-    """
-
-    stages: tuple[int, ...]
-    decode: float
-    devices: int
-    busy: float
-    bytes: float
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A placement and what it will do.
-
-    Attributes
-    ----------
-    name : str
-        "wave 4+1+3": denoising stages, store, decoders; with what was mixed.
-    assignments : tuple of Assignment
-    tick : float
-        Seconds from chunk to chunk when denoising alone is looked at.
-    rounds : str
-        Kind of rounds, for which a model is trained.
-    period : float
-        The same with decoding.
-    fps : float
-        Frames a second.
-    first_frame : float
-        Seconds to the first frame.
-    exposed : dict of (writer, reader) to float
-        Exposed wait of each edge in a round, in seconds.
-    result : Result or None
-        The rounds in virtual time.
-    """
-
-    name: str
-    rounds: str
-    assignments: tuple[Assignment, ...]
-    tick: float
-    period: float
-    fps: float
-    first_frame: float
-    exposed: dict[tuple[int, int], float]
-    result: Result | None = None
-
-    @property
-    def devices(self) -> int:
-        """Devices in use."""
-        return sum(assignment.devices for assignment in self.assignments)
-
-
-class _Problem:
-    """Everything about model, size and device that the search asks for."""
-
-    def __init__(
-        self,
-        model: Model,
-        device: Device,
-        rules: Wavefront,
-        size: tuple[int, int],
-        units: Sequence[float] | None,
-    ) -> None:
-        self.model, self.device, self.rules, self.size = model, device, rules, size
-        self.tokens = model.tokens(size)
-        self.cost = forward_cost(model, device, size)
-        self.decode = decode_seconds(model, device, size)
-        total = sum(units) if units else 1.0
-        self.units = [unit / total for unit in units] if units else [1 / _SLICES] * _SLICES
-        self.most_decoders = len(units) if units else DECODER_UNITS
-        self.transfer = model.edge_bytes(self.tokens) / device.link
-        self.exchange = Exchange(transfer=self.transfer, latency=device.latency)
-        stages = [Stage(rules, index) for index in range(rules.steps + 1)]
-        count = rules.settled() + 4
-        steady = count - 2
-        self.width = [len(stage.own(stage.round(steady)).reads) for stage in stages]
-        self.pages = [
-            pages_used(stage.round(i) for i in stage.span(count)).pages / rules.chunk_frames
-            for stage in stages
-        ]
-
-    def stage_seconds(self, stage: int, degree: int = 1) -> float:
-        """A forward pass of a stage split over `degree` devices by heads (Ulysses), its messages included."""
-        seconds = self.cost.seconds(self.width[stage]) / degree
-        return seconds + self.split_seconds(degree)
-
-    def split_seconds(self, degree: int) -> float:
-        """Messages of a pass split by heads: q, k, v, the result, all to all, and the sums of squares."""
-        if degree == 1:
-            return 0.0
-        moved = 2 * self.model.edge_bytes(self.tokens) * (degree - 1) / degree**2
-        return self.model.dit.layers * (moved / self.device.link + 3 * self.device.latency)
-
-    def stage_bytes(self, stage: int) -> float:
-        """Pages of a stage."""
-        return self.pages[stage] * self.model.page_bytes(self.tokens)
-
-    @property
-    def weights(self) -> float:
-        """Bytes of the transformer."""
-        return self.model.parameters * self.model.element_bytes
-
-    @property
-    def frames(self) -> int:
-        """Frames that a chunk becomes."""
-        return self.model.chunk_frames * self.model.temporal
+from wavecore.plan.costs import GIB, Device, LinearCost, Model
+from wavecore.plan.problem import Assignment, Plan, Problem
+from wavecore.plan.simulate import simulate
+from wavecore.rounds import Sequential, StreamBatch, Wavefront
 
 
 def plans(
@@ -155,6 +22,8 @@ def plans(
     size: tuple[int, int] = (832, 480),
     rules: Wavefront | None = None,
     units: Sequence[float] | None = None,
+    sequential: Sequential | None = None,
+    stream_batch: StreamBatch | None = None,
 ) -> list[Plan]:
     """Every kind of placement on `count` devices, best first.
 
@@ -172,6 +41,8 @@ def plans(
         Context; that of the published model when not given.
     units : sequence of float, optional
         Measured times of the decoder's units. While they are not known, cuts are taken to fall anywhere.
+    sequential, stream_batch : Rules, optional
+        Context of plans with these rounds; that of the published models when not given.
 
     Raises
     ------
@@ -180,7 +51,8 @@ def plans(
     """
     if count < 1:
         raise UsageError(f"devices: expected at least 1, got {count}")
-    problem = _Problem(model, device, rules or Wavefront(steps=steps), size, units)
+    rules = rules or Wavefront(steps=steps)
+    problem = Problem(model, device, rules, size, units, sequential, stream_batch)
     found = [_sequential(problem), *_split(problem, count), *_layers(problem, count), *_waves(problem, count)]
     fitting = [plan for plan in found if _most_bytes(plan) <= device.capacity]
     if not fitting:
@@ -203,18 +75,16 @@ def best_plan(*args: object, **options: object) -> Plan:
 # -- one stream at a time, on one device or several --------------------------------------
 
 
-def _self_forcing(problem: _Problem) -> float:
+def _self_forcing(problem: Problem) -> float:
     """Seconds of a chunk, one pass after the other: what Self-Forcing reads."""
-    steps = problem.rules.steps
-    reads = len(Sequential(steps=steps).round(20 * (steps + 1)).slots[0].reads)
-    return (steps + 1) * problem.cost.seconds(reads)
+    return (problem.rules.steps + 1) * problem.cost.seconds(problem.serial_reads)
 
 
-def _history_bytes(problem: _Problem) -> float:
+def _history_bytes(problem: Problem) -> float:
     return 8 * problem.model.page_bytes(problem.tokens)
 
 
-def _sequential(problem: _Problem) -> Plan:
+def _sequential(problem: Problem) -> Plan:
     compute = _self_forcing(problem)
     period = compute + problem.decode
     everything = Assignment(
@@ -222,13 +92,13 @@ def _sequential(problem: _Problem) -> Plan:
         1.0,
         1,
         period,
-        problem.weights + _history_bytes(problem) + _DECODER_BYTES,
+        problem.weights + _history_bytes(problem) + problem.model.decoder_bytes,
     )
     first = problem.rules.steps * problem.cost.seconds(1)
     return _simple(problem, "sequential", "sequential", [everything], compute, first)
 
 
-def _split(problem: _Problem, count: int) -> Iterator[Plan]:
+def _split(problem: Problem, count: int) -> Iterator[Plan]:
     """Sequence parallelism: every pass split by heads; what is left of the devices decodes."""
     steps = problem.rules.steps
     for degree in range(2, count + 1):
@@ -248,13 +118,13 @@ def _split(problem: _Problem, count: int) -> Iterator[Plan]:
         yield _simple(problem, name, "sequential", [shared, *decode], compute, first)
 
 
-def _layers(problem: _Problem, count: int) -> Iterator[Plan]:
+def _layers(problem: Problem, count: int) -> Iterator[Plan]:
     """A ring of layer ranges over which N noise levels travel as a batch (StreamDiffusionV2)."""
     steps, layers, model = problem.rules.steps, problem.model.dit.layers, problem.model
     hidden = problem.tokens * model.dit.dim * model.element_bytes
     for ranks in range(2, min(count, layers) + 1):
-        # A chunk at each noise level, seven chunks of context; the longest layer range sets the pace.
-        compute = steps * problem.cost.seconds(7) * -(-layers // ranks) / layers
+        # A chunk at each noise level; the longest layer range sets the pace.
+        compute = steps * problem.cost.seconds(problem.ring_reads) * -(-layers // ranks) / layers
         compute += steps * hidden / problem.device.link
         decode = _decoders(problem, count - ranks)
         memory = (problem.weights + steps * _history_bytes(problem)) / ranks
@@ -265,16 +135,16 @@ def _layers(problem: _Problem, count: int) -> Iterator[Plan]:
         yield _simple(problem, name, "stream_batch", [*[rank] * (ranks - 1), last, *decode], compute, first)
 
 
-def _decoders(problem: _Problem, count: int) -> list[Assignment]:
+def _decoders(problem: Problem, count: int) -> list[Assignment]:
     """Devices that do nothing but decode."""
     if not count:
         return []
     shares = [sum(problem.units[a:b]) for a, b in _even_cuts(problem, count)]
-    return [Assignment((), share, 1, problem.decode * share, _DECODER_BYTES) for share in shares]
+    return [Assignment((), share, 1, problem.decode * share, problem.model.decoder_bytes) for share in shares]
 
 
 def _simple(
-    problem: _Problem, name: str, rounds: str, assignments: Sequence[Assignment], compute: float, first: float
+    problem: Problem, name: str, rounds: str, assignments: Sequence[Assignment], compute: float, first: float
 ) -> Plan:
     period = max(compute, *(assignment.busy for assignment in assignments))
     first += problem.decode / problem.model.chunk_frames
@@ -290,7 +160,7 @@ Cuts = Sequence[
 ]  # the decoder's parts in order: their group, or None, and their share
 
 
-def _waves(problem: _Problem, count: int) -> Iterator[Plan]:
+def _waves(problem: Problem, count: int) -> Iterator[Plan]:
     """A device a stage, as published; then stages split or together, and decoding where there is time."""
     steps = problem.rules.steps
     apart = [((stage,), 1) for stage in range(steps + 1)]
@@ -306,7 +176,7 @@ def _waves(problem: _Problem, count: int) -> Iterator[Plan]:
         yield _finish(problem, _mixed_name(problem, groups, cuts, count), groups, cuts)
 
 
-def _with_degrees(problem: _Problem, apart: Groups, count: int) -> Iterator[Groups]:
+def _with_degrees(problem: Problem, apart: Groups, count: int) -> Iterator[Groups]:
     """Give ever more devices to the stage that takes longest."""
     chosen = list(apart)
     while True:
@@ -322,7 +192,7 @@ def _with_degrees(problem: _Problem, apart: Groups, count: int) -> Iterator[Grou
             return
 
 
-def _group_seconds(problem: _Problem, group: tuple[int, ...], degree: int) -> float:
+def _group_seconds(problem: Problem, group: tuple[int, ...], degree: int) -> float:
     return sum(problem.stage_seconds(stage, degree) for stage in group)
 
 
@@ -338,7 +208,7 @@ def _groupings(items: list[int]) -> Iterator[list[tuple[int, ...]]]:
             yield [*groups[:i], (first, *group), *groups[i + 1 :]]
 
 
-def _mixed(problem: _Problem, groups: Groups, count: int) -> tuple[float, Groups, Cuts] | None:
+def _mixed(problem: Problem, groups: Groups, count: int) -> tuple[float, Groups, Cuts] | None:
     """Stages as given; the decoder on the devices left, and in what time the others have to spare."""
     idle = count - sum(degree for _, degree in groups)
     if idle < 0:
@@ -361,7 +231,7 @@ def _mixed(problem: _Problem, groups: Groups, count: int) -> tuple[float, Groups
     return high, groups, best
 
 
-def _mixed_name(problem: _Problem, groups: Groups, cuts: Cuts, count: int) -> str:
+def _mixed_name(problem: Problem, groups: Groups, cuts: Cuts, count: int) -> str:
     """Such as "wave 4+1+3 shared 1" (a part of the decoder beside a stage) or "wave 0|12|3s+1" (together)."""
     steps = problem.rules.steps
     idle = sum(host is None for host, _ in cuts)
@@ -379,7 +249,7 @@ def _mixed_name(problem: _Problem, groups: Groups, cuts: Cuts, count: int) -> st
 
 
 def _fill(
-    problem: _Problem, hosts: Sequence[int | None], loads: Sequence[float], period: float
+    problem: Problem, hosts: Sequence[int | None], loads: Sequence[float], period: float
 ) -> Cuts | None:
     """Cut the decoder so that nobody needs longer than `period`; None when that cannot be."""
     cuts: list[tuple[int | None, float]] = []
@@ -398,7 +268,7 @@ def _fill(
     return None
 
 
-def _even_cuts(problem: _Problem, parts: int) -> list[tuple[int, int]]:
+def _even_cuts(problem: Problem, parts: int) -> list[tuple[int, int]]:
     """Contiguous parts of the decoder with the least maximum."""
     parts = min(parts, problem.most_decoders)
     ends = [0, *accumulate(partition([[unit] * parts for unit in problem.units]))]
@@ -406,7 +276,7 @@ def _even_cuts(problem: _Problem, parts: int) -> list[tuple[int, int]]:
 
 
 def _finish(
-    problem: _Problem,
+    problem: Problem,
     name: str,
     groups: Groups,
     cuts: Cuts,
@@ -431,11 +301,11 @@ def _finish(
                 share,
                 degree,
                 _group_seconds(problem, group, degree) + share * problem.decode,
-                problem.weights + pages + (_DECODER_BYTES if share else 0),
+                problem.weights + pages + (problem.model.decoder_bytes if share else 0),
             )
         )
     assignments += [
-        Assignment((), share, 1, share * problem.decode, _DECODER_BYTES)
+        Assignment((), share, 1, share * problem.decode, problem.model.decoder_bytes)
         for host, share in cuts
         if host is None
     ]
