@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavecore import ops
@@ -74,13 +73,6 @@ class Attention(nn.Module):
         """[..., D] to [..., h, d]."""
         return x.unflatten(-1, (self.heads, -1))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Dense attention, q [b, tq, h, d], k and v [b, tk, h, d], to [b, tq, D] before its projection."""
-        out = F.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
-        )
-        return out.transpose(1, 2).flatten(-2)
-
 
 class Block(nn.Module):
     """One transformer layer: self-attention, cross-attention, feed-forward."""
@@ -104,7 +96,7 @@ class Block(nn.Module):
         attn = self.cross_attn
         q = attn.split(attn.norm_q(attn.q(self.norm3(x))))
         grouped = q.reshape(keys.shape[0], -1, *q.shape[-2:])
-        return attn.o(attn.attend(grouped, keys, values).reshape(x.shape), residual=x)
+        return attn.o(ops.attention(grouped, keys, values).reshape(x.shape), residual=x)
 
     def modulated(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor | QuantizedTokens:
         """Norm and modulation before a linear layer, quantised where that layer is."""
@@ -122,7 +114,7 @@ class Block(nn.Module):
         n = ops.layer_norm_modulate(x, shift1, scale1, self.eps)
         q = apply_rope(attn.split(attn.norm_q(attn.q(n))), rope)
         k = apply_rope(attn.split(attn.norm_k(attn.k(n))), rope)
-        x = ops.gate_residual(x, attn.o(attn.attend(q, k, attn.split(attn.v(n)), mask)), gate1)
+        x = ops.gate_residual(x, attn.o(ops.attention(q, k, attn.split(attn.v(n)), mask).flatten(-2)), gate1)
         x = self.cross(x, keys, values)
         return ops.gate_residual(x, self.ffn(ops.layer_norm_modulate(x, shift2, scale2, self.eps)), gate2)
 

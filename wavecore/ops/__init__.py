@@ -34,6 +34,7 @@ __all__ = [
     "PackedInt8",
     "QuantizedKeyPages",
     "QuantizedTokens",
+    "attention",
     "backend",
     "empty_key_pages",
     "gate_residual",
@@ -388,3 +389,32 @@ def paged_attention(
         scale = q.shape[-1] ** -0.5
     run = _paged_attention_lse if return_lse else _paged_attention
     return run(q, k_pages, v_pages, page_table, page_lengths, scale)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Attention of each slot's queries to keys and values that lie ready, as those of a text do.
+
+    PyTorch's own, and differentiable, except on the CPU without gradient and mask: there the kernel of
+    `paged_attention` reads the keys of a slot as its only page.
+
+    Parameters
+    ----------
+    q : Tensor [s, tq, h, d]
+        Queries.
+    k, v : Tensor [s, tk, h, d]
+        Keys and values.
+    mask : bool Tensor [tq, tk] or [s, 1, tq, tk], optional
+        Which key (column) a query (row) reads.
+
+    Returns
+    -------
+    Tensor [s, tq, h, d]
+    """
+    if mask is None and selected.of(q).backend == "native" and not _needs_gradient(q, k, v):
+        slots, keys = k.shape[:2]
+        table = torch.arange(slots, dtype=torch.int32)[:, None]
+        return _paged_attention(q, k, v, table, torch.full_like(table, keys), q.shape[-1] ** -0.5)
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
+    )
+    return out.transpose(1, 2).contiguous()
