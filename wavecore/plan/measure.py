@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import cast
 
 import torch
 
 from wavecore.cache import PageView
 from wavecore.models.bundle import StreamModel
+from wavecore.models.stream import UnitDecoder
 from wavecore.placement.decode import unit_seconds
 from wavecore.plan.costs import Device, Model
 
@@ -58,7 +60,7 @@ def measure(model: StreamModel, size: tuple[int, int], seconds: float = 1.0) -> 
 
 
 def _measure(model: StreamModel, size: tuple[int, int], seconds: float) -> Measured:
-    dit, defaults = model.dit, model.defaults
+    dit, defaults, vae = model.dit, model.defaults, cast(UnitDecoder, model.vae)
     factor, frames = model.vae.spatial_factor, defaults.chunk_frames
     height, width = size[1] // factor, size[0] // factor
     weight = dit.patch_embedding.weight
@@ -71,12 +73,12 @@ def _measure(model: StreamModel, size: tuple[int, int], seconds: float) -> Measu
         frames,
         factor,
         model.vae.temporal_factor,
-        sum(len(pickle.dumps(unit)) for unit in model.vae.decoder_units),  # type: ignore[attr-defined]
+        sum(len(pickle.dumps(unit)) for unit in vae.decoder_units),
     )
     passes = [_timed(_forward(model, height, width, chunks), seconds) for chunks in _CHUNKS]
     per_chunk = max(1e-9, (passes[1] - passes[0]) / (_CHUNKS[1] - _CHUNKS[0]))
     fixed = max(1e-9, passes[0] - _CHUNKS[0] * per_chunk)
-    units = unit_seconds(model.vae, (dit.config.in_channels, height, width))  # type: ignore[arg-type]
+    units = unit_seconds(vae, (dit.config.in_channels, height, width))
     tokens, layers = described.tokens(size), dit.config.layers
     block = torch.empty(described.edge_bytes(tokens) // 4)
     copied = _timed(lambda: block.clone(), seconds / 10)
@@ -101,9 +103,9 @@ def _forward(model: StreamModel, height: int, width: int, chunks: int) -> Callab
     config, tokens = dit.config, dit.tokens_per_frame(height, width)
     dtype = dit.patch_embedding.weight.dtype
     shape = (frames * chunks, tokens, config.heads, config.head_dim)
-    pages = [[torch.randn(shape).to(dtype) for _ in range(config.layers)] for _ in range(2)]
+    keys, values = ([torch.randn(shape).to(dtype) for _ in range(config.layers)] for _ in range(2))
     ids = torch.arange(frames * chunks, dtype=torch.int32)[None]
-    view = PageView(*pages, ids[:, :frames].clone(), ids, torch.full_like(ids, tokens))
+    view = PageView(keys, values, ids[:, :frames].clone(), ids, torch.full_like(ids, tokens))
     latents = torch.randn(1, config.in_channels, frames, height, width).to(dtype)
     timesteps = torch.full((1, frames), 500.0, dtype=torch.float64)
     positions = torch.arange(frames)[None]

@@ -204,7 +204,7 @@ class SequencePlacement:
         if self._closed:
             raise UsageError("placement: expected an open session, got a closed one")
 
-    def _on_exit(self, rank: int, status: int) -> None:
+    def _on_exit(self, rank: int, status: int | None) -> None:
         with self._changed:
             self._ended.add(rank)
             if not self._closed and self._failure is None:
