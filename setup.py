@@ -56,7 +56,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
-        # A folder configured in pip's isolated environment remembers the ninja of an environment that is gone.
+        # A folder configured in an isolated environment remembers a ninja that is gone with it.
         if ninja := shutil.which("ninja"):
             configure.append(f"-DCMAKE_MAKE_PROGRAM={ninja}")
         subprocess.run(configure, check=True)
