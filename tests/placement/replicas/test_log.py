@@ -1,7 +1,7 @@
 """The event log of a run over replicas, whatever carries its messages."""
 
 import pytest
-from support.replicas import LATENT, drive
+from support.replicas import LATENT, drive, sent_bytes
 
 from wavecore.placement.replicas import ReplicaOptions, Replicas
 from wavecore.rounds import Wavefront
@@ -15,6 +15,7 @@ def test_every_publication_wait_and_attention_is_logged(dit, nursery, transport)
     options = ReplicaOptions(transport=transport, mode="early", timeout=30)
     with Replicas(dit, rules, LATENT, options, trace, nursery) as replicas:
         drive(replicas, dit, rules, chunks)
+        sent_bytes(replicas, 0)  # the store is through too
     events = trace.events
     edges = [
         (b.stage, a.stage)
