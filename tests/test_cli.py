@@ -289,7 +289,9 @@ def test_doctor(capsys: Captured) -> None:
     assert run(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert found["operations"]["cpu"]["runs"].split()[0] in ("native", "torch", "reference")
+    runs = found["operations"]["cpu"]["runs"]
+    assert runs.split()[0] in ("native", "torch", "reference")
+    assert runs.startswith("native") == ("; matrix units: " in runs)
     assert found["operations"]["cpu"]["reference"] == "can run"
     assert found["media"]["h264_encoder"] == "libx264"
     assert run(["doctor"]) == 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the tests of the C++ kernels under the address and undefined-behaviour sanitizers, with the AVX-512 kernels
-# emulated where the processor lacks them: tools/sanitize.sh [PYTHON] [pytest arguments].
+# Run the tests of the C++ kernels under the address and undefined-behaviour sanitizers, with the AVX-512 and AMX
+# kernels emulated where the processor lacks either: tools/sanitize.sh [PYTHON] [pytest arguments].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
@@ -9,7 +9,7 @@ build=build/sanitize
 package=$build/package
 
 emulate=ON
-if grep -qw avx512_vnni /proc/cpuinfo; then emulate=OFF; fi
+if grep -qw avx512_vnni /proc/cpuinfo && grep -qw amx_tile /proc/cpuinfo; then emulate=OFF; fi
 mkdir -p "$package/wavecore"
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DWAVECORE_SANITIZE=ON -DWAVECORE_EMULATE_AVX512=$emulate \
   -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/$package/wavecore" -DPython_EXECUTABLE="$(command -v "$python")" \
@@ -24,8 +24,15 @@ for entry in wavecore/*; do
   esac
 done
 
-# Leaks are not looked for: the interpreter and PyTorch keep memory to the end.
+# The working folder is taken off the path: its package has a module built without sanitizers. Leaks are not looked
+# for: the interpreter and PyTorch keep memory to the end.
 LD_PRELOAD="$(${CXX:-c++} -print-file-name=libasan.so) $(${CXX:-c++} -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONPATH="$PWD/$package" \
-  "$python" -m pytest -q -k "native" --import-mode=importlib -p no:cacheprovider "${@:-tests/ops}"
+  "$python" -c '
+import sys
+sys.path.remove("")
+import pytest
+from wavecore import _native
+print("testing", _native.__file__, flush=True)
+sys.exit(pytest.main(sys.argv[1:]))' -q -k "native" --import-mode=importlib -p no:cacheprovider "${@:-tests/ops}"

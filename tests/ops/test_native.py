@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +49,11 @@ class Work:
         self.write = PageWrite(slots=4, tokens=290, page_tokens=100, heads=8)
         self.context = Context([[200, 31, 200], [200, 200, 7]], tokens=300, page_tokens=200).arguments()
         self.rope = rope_table(12, 100, 12)
+        low = Context([[200, 31], [200, 7]], tokens=300, page_tokens=200, heads=2, dtype=torch.bfloat16)
+        self.low = low.arguments()
+        self.keys = ops.empty_key_pages(*low.k_pages.shape)
+        ops.quantize_key_pages(low.k_pages, low.page_table.flatten(), low.page_lengths.flatten(), self.keys)
+        self.weight = ops.pack_int8(torch.randn(1100, 192))
 
     def results(self) -> list[torch.Tensor]:
         write = self.write.copy()
@@ -62,6 +70,9 @@ class Work:
             write["v_pages"].nan_to_num(),
             shifted,
             *ops.paged_attention(*self.context, return_lse=True),
+            *ops.paged_attention(*self.low, return_lse=True),
+            *ops.paged_attention_int8(self.low[0], self.keys, *self.low[2:], return_lse=True),
+            ops.int8_linear(self.x, self.weight, dtype=torch.bfloat16),
         ]
 
 
@@ -126,3 +137,66 @@ def test_an_instruction_set_that_is_not_there_is_an_error() -> None:
     message = f"^WAVECORE_CPU: expected one of {available} on this processor, got 'mmx'$"
     with pytest.raises(UsageError, match=message):
         native.select_instruction_set("mmx")
+
+
+def processor_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return {flag for line in lines if line.startswith("flags") for flag in line.split()}
+
+
+def test_matrix_units_are_offered_only_where_the_system_grants_them() -> None:
+    assert ("amx" in native.INSTRUCTION_SETS) == (native.matrix_units() == "usable")
+    if {"amx_tile", "amx_bf16", "amx_int8", "avx512_vnni", "avx512_bf16"} <= processor_flags():
+        assert native.matrix_units() in ("usable", "refused by the system", "none in this build")
+    elif native.matrix_units() != "usable":  # usable without the processor's flags: emulated
+        assert native.matrix_units() in ("none in this processor", "none in this build")
+
+
+@pytest.fixture(scope="module")
+def tile_instructions() -> dict[str, set[str]]:
+    """For each function of the module that has any, its instructions on tiles."""
+    from wavecore import _native
+
+    objdump = shutil.which("objdump")
+    if objdump is None:
+        pytest.skip("no objdump")
+    if native.matrix_units() == "none in this build":
+        pytest.skip("the compiler or the system has no AMX")
+    if native.matrix_units() == "usable" and "amx_tile" not in processor_flags():
+        pytest.skip("emulated in plain code")
+    found: dict[str, set[str]] = {}
+    function = ""
+    command = [objdump, "-d", "-C", "--no-show-raw-insn", _native.__file__]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listing:
+        assert listing.stdout is not None
+        for line in listing.stdout:
+            if line.endswith(">:\n"):
+                function = line
+            elif tile := re.search(r"\t(\w*tile\w*|tdp\w+)", line):
+                found.setdefault(function, set()).add(tile[1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("function", "products"),
+    [
+        ("paged_attention_tiles", {"tdpbf16ps"}),
+        ("paged_attention_int8_tiles", {"tdpbf16ps", "tdpbssd"}),
+        ("int8_linear_tiles", {"tdpbssd"}),
+    ],
+)
+def test_matrix_instructions(
+    tile_instructions: dict[str, set[str]], function: str, products: set[str]
+) -> None:
+    """Each kernel multiplies on tiles, which it configures before and releases behind."""
+    everything: set[str] = set().union(
+        *(found for name, found in tile_instructions.items() if f"amx::{function}" in name)
+    )
+    assert everything == products | {"ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored"}
+
+
+def test_no_other_function_touches_tiles(tile_instructions: dict[str, set[str]]) -> None:
+    assert [name for name in tile_instructions if "amx::" not in name] == []

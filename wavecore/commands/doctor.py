@@ -25,6 +25,7 @@ _FEATURES = (
     "avx512_vnni",
     "amx_tile",
     "amx_bf16",
+    "amx_int8",
 )
 _ARM_FEATURES = ("asimd", "sve", "bf16", "i8mm")
 _PACKAGES = (
@@ -120,7 +121,8 @@ def _operations() -> dict[str, Any]:
             from wavecore.ops import native
 
             runs += (
-                f" ({native.instruction_set()}, of {', '.join(native.INSTRUCTION_SETS)} on this processor)"
+                f" ({native.instruction_set()}, of {', '.join(native.INSTRUCTION_SETS)} on this processor;"
+                f" matrix units: {native.matrix_units()})"
             )
         found[device] = {"runs": runs}
         for name in ops.BACKENDS:

@@ -16,6 +16,7 @@ from wavecore.ops import checks, native_int8
 from wavecore.ops.native_kernels import INSTRUCTION_SETS as INSTRUCTION_SETS
 from wavecore.ops.native_kernels import instruction_set as instruction_set
 from wavecore.ops.native_kernels import kernels
+from wavecore.ops.native_kernels import matrix_units as matrix_units
 from wavecore.ops.native_kernels import select_instruction_set as select_instruction_set
 
 # Dtypes whose products PyTorch's library does on matrix units, which these kernels do not use.

@@ -21,8 +21,13 @@ kernels = Kernels()
 
 
 def select_instruction_set(name: str | None) -> None:
-    """Force an instruction set ("portable", "avx2", "avx512", ...), or take the fastest when None."""
+    """Force an instruction set ("portable", "avx2", ..., "amx"), or take the fastest when None."""
     kernels.select(name or INSTRUCTION_SETS[-1])
+
+
+def matrix_units() -> str:
+    """Whether the processor's matrix units (AMX) can be used: "usable", or why not."""
+    return str(_native.matrix_units())
 
 
 def instruction_set() -> str:

@@ -6,6 +6,10 @@
 
 #include_next <immintrin.h>
 
+#if defined(WAVECORE_EMULATE_VNNI)
+#define __AVX512VNNI__  // for what follows: the compiler's header would take it for an option that is set
+#endif
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -102,17 +106,31 @@ inline Floats movehdup_ps(Floats v) {
 inline Floats permute_ps(Floats v, int control) {
   return floats([&](int i) { return v[(i & ~3) | (control >> 2 * (i & 3) & 3)]; });
 }
+// An element of one of two vectors is chosen after it is taken: GCC 12 loses the index of (c ? a : b)[i] under the
+// undefined-behaviour sanitizer.
 inline Floats shuffle_ps(Floats a, Floats b, int control) {
-  return floats([&](int i) { return (i % 4 < 2 ? a : b)[(i & ~3) | (control >> 2 * (i & 3) & 3)]; });
+  return floats([&](int i) {
+    int from = (i & ~3) | (control >> 2 * (i & 3) & 3);
+    return i % 4 < 2 ? a[from] : b[from];
+  });
 }
 inline Floats shuffle_f32x4(Floats a, Floats b, int control) {
-  return floats([&](int i) { return (i < 8 ? a : b)[4 * (control >> 2 * (i / 4) & 3) + i % 4]; });
+  return floats([&](int i) {
+    int from = 4 * (control >> 2 * (i / 4) & 3) + i % 4;
+    return i < 8 ? a[from] : b[from];
+  });
 }
 inline Floats unpacklo_ps(Floats a, Floats b) {
-  return floats([&](int i) { return (i % 2 ? b : a)[(i & ~3) + i % 4 / 2]; });
+  return floats([&](int i) {
+    int from = (i & ~3) + i % 4 / 2;
+    return i % 2 ? b[from] : a[from];
+  });
 }
 inline Floats unpackhi_ps(Floats a, Floats b) {
-  return floats([&](int i) { return (i % 2 ? b : a)[(i & ~3) + 2 + i % 4 / 2]; });
+  return floats([&](int i) {
+    int from = (i & ~3) + 2 + i % 4 / 2;
+    return i % 2 ? b[from] : a[from];
+  });
 }
 
 template <typename F>

@@ -1,0 +1,205 @@
+// Attention on the matrix units, bfloat16 products and float32 sums: what the scores are made of is for the caller.
+//
+// A work item is a block of query rows of one head of one slot, as in attention.h. Keys and values are packed into
+// tiles in groups of 32 keys of one page; a block of up to 16 groups serves all query rows, 32 at a time: scores,
+// softmax, weighted values. Keys that a group lacks are zero in the tiles, and their scores minus infinity.
+#pragma once
+
+#include "amx_product.h"
+#include "attention.h"
+
+namespace wavecore::WAVECORE_ISA {
+
+constexpr int64_t kGroup = 32;       // keys: the depth of a bfloat16 tile
+constexpr int64_t kBlockGroups = 16;
+// Rows of scores and weights are an odd number of cache lines, so that columns spread over the sets of a cache.
+constexpr int64_t kScoreRow = kBlockGroups * kGroup + 16;
+constexpr int64_t kWeightRow = kBlockGroups * kGroup + 32;
+
+struct AttentionTiles {
+  int64_t steps;   // tiles along the depth of queries and keys
+  int64_t values;  // numbers of a value, padded
+  char* q;         // left tiles [rows / 16][steps]
+  char* k;         // right tiles [groups][2][steps]
+  char* v;         // right tiles [groups][values / 16]
+  float* scores;   // [32][kScoreRow], int32 sums in place of floats where keys are int8
+  bf16* weights;   // [32][kWeightRow]
+  float* out;      // [rows][values]
+  float* max;      // [rows]
+  float* sum;      // [rows]
+};
+
+// Buffers for heads whose keys are of `key_bytes` bytes.
+inline void carve(const PagedAttentionArgs& a, int64_t key_bytes, Carver& carver, AttentionTiles& s) {
+  int64_t rows = round_up(a.query_block, kSide);
+  s.steps = (key_bytes + kTileRow - 1) / kTileRow;
+  s.values = round_up(a.head_dim, kSide);
+  carver.take(s.q, rows * s.steps * kTileRow);
+  carver.take(s.k, kBlockGroups * kGroup * s.steps * kTileRow);
+  carver.take(s.v, kBlockGroups * kGroup * s.values * int64_t(sizeof(bf16)));
+  carver.take(s.scores, kSide * kScoreRow);
+  carver.take(s.weights, kSide * kWeightRow);
+  carver.take(s.out, rows * s.values);
+  carver.take(s.max, rows);
+  carver.take(s.sum, rows);
+}
+
+struct QueryBlock {
+  int64_t slot, head, first, rows;
+
+  QueryBlock(const PagedAttentionArgs& a, int64_t item) {
+    int64_t blocks = (a.queries + a.query_block - 1) / a.query_block;
+    first = item % blocks * a.query_block, head = item / blocks % a.heads, slot = item / blocks / a.heads;
+    rows = a.queries - first < a.query_block ? a.queries - first : a.query_block;
+  }
+};
+
+// Values of a group to right tiles [values / 16]: pairs of keys side by side.
+inline void pack_value_group(const bf16* from, int64_t stride, int64_t keys, int64_t dim, int64_t values, char* tiles) {
+  for (int64_t key = 0; key < kGroup; key += 2)
+    for (int64_t at = 0; at < values; at += kTile) {
+      int64_t count = dim - at < kTile ? dim - at : kTile;
+      auto bits = [&](int64_t one) {  // in the upper halves
+        return _mm512_castps_si512(one < keys && count > 0 ? load_some(from + one * stride + at, count) : zero());
+      };
+      __m512i pair = _mm512_xor_si512(bits(key + 1), _mm512_srli_epi32(bits(key), 16));
+      _mm512_storeu_si512(tiles + at / kTile * kTileBytes + key / 2 * kTileRow, pair);
+    }
+}
+
+inline V minus_infinity_behind(V v, int64_t count) {
+  float lanes[W];
+  store(lanes, v);
+  for (int64_t i = count < 0 ? 0 : count; i < W; ++i) lanes[i] = -__builtin_inff();
+  return load(lanes);
+}
+
+// Scores of one row, score(at) for the columns [at, at + W) in units of log 2, to weights relative to the running
+// maximum; returns the decay of what came before.
+template <typename Score>
+inline float weigh_row(float* scores, const int64_t* keys, int64_t groups, bf16* weights, float& running_max,
+                       float& running_sum, Score score) {
+  const float infinity = __builtin_inff();
+  V high = set1(-infinity);
+  for (int64_t group = 0; group < groups; ++group) {
+    int64_t at = group * kGroup;
+    V low_half = score(at), high_half = score(at + W);
+    if (keys[group] < kGroup) {
+      low_half = minus_infinity_behind(low_half, keys[group]);
+      high_half = minus_infinity_behind(high_half, keys[group] - W);
+    }
+    store(scores + at, low_half);
+    store(scores + at + W, high_half);
+    high = maximum(maximum(high, low_half), high_half);
+  }
+  float now = largest(high);
+  if (now < running_max) now = running_max;
+  V reference = set1(now), low_total = zero(), high_total = zero();
+  for (int64_t at = 0; at < groups * kGroup; at += kGroup) {
+    V low_half = exp2_negative(load(scores + at) - reference);
+    V high_half = exp2_negative(load(scores + at + W) - reference);
+    store_pair(weights + at, low_half, high_half);
+    low_total = low_total + low_half;
+    high_total = high_total + high_half;
+  }
+  // The first block decays nothing (running_max is -infinity, the sums are zero).
+  float decay = running_max == now || running_max == -infinity ? 1.0f : __builtin_exp2f(running_max - now);
+  running_sum = running_sum * decay + sum(low_total + high_total);
+  running_max = now;
+  return decay;
+}
+
+// Adds a block of groups to the results of all rows. score(row, scores) is the V of one row's scores from the sums of
+// its products, see weigh_row.
+template <typename Products, typename Score>
+inline void attend(const AttentionTiles& s, const int64_t* keys, int64_t groups, int64_t rows, Score score) {
+  int64_t strip = s.steps * kTileBytes, result_row = s.values * int64_t(sizeof(float));
+  for (int64_t row = 0; row < rows; row += kSide) {
+    for (int64_t group = 0; group < groups; ++group) {
+      zero_sums();
+      add_products<Products>({s.q + row / kTile * strip, kTileRow, kTileBytes, strip},
+                             {s.k + group * 2 * strip, kTileRow, kTileBytes, strip}, s.steps);
+      store_sums(s.scores + group * kGroup, kScoreRow * sizeof(float));
+    }
+    for (int64_t r = 0; r < kSide; ++r) {
+      float* scores = s.scores + r * kScoreRow;
+      float decay = weigh_row(scores, keys, groups, s.weights + r * kWeightRow, s.max[row + r], s.sum[row + r],
+                              [&](int64_t at) { return score(row + r, at, scores + at); });
+      if (decay == 1.0f) continue;
+      float* out = s.out + (row + r) * s.values;
+      for (int64_t at = 0; at < s.values; at += W) store(out + at, load(out + at) * set1(decay));
+    }
+    constexpr int64_t weight_row = kWeightRow * sizeof(bf16);
+    for (int64_t at = 0; at < s.values; at += kSide) {
+      float* out = s.out + row * s.values + at;
+      load_sums(out, result_row);
+      add_products<Bfloat16Products>(
+          {s.weights, weight_row, kTileRow, kTile * weight_row},
+          {s.v + at / kTile * kTileBytes, kTileRow, s.values / kTile * kTileBytes, kTileBytes}, groups);
+      store_sums(out, result_row);
+    }
+  }
+}
+
+inline void start_rows(const AttentionTiles& s, int64_t rows) {
+  for (int64_t r = 0; r < round_up(rows, kSide); ++r) {
+    s.max[r] = -__builtin_inff();
+    s.sum[r] = 0.0f;
+  }
+  __builtin_memset(s.out, 0, sizeof(float) * round_up(rows, kSide) * s.values);
+}
+
+inline void paged_attention_tiles_item(const PagedAttentionArgs& a, int64_t item, const AttentionTiles& s) {
+  QueryBlock block(a, item);
+  int64_t bytes = a.head_dim * int64_t(sizeof(bf16));
+  const bf16* q = static_cast<const bf16*>(a.q) + block.slot * a.q_slot_stride + block.first * a.q_token_stride +
+                  block.head * a.q_head_stride;
+  for (int64_t r = 0; r < round_up(block.rows, kSide); ++r)
+    pack_left_row(q + (r < block.rows ? r : 0) * a.q_token_stride, r < block.rows ? bytes : 0, r, s.steps, s.q);
+  start_rows(s, block.rows);
+
+  V factor = set1(a.scale * kLog2E);
+  auto score = [&](int64_t, int64_t, const float* scores) { return load(scores) * factor; };
+  int64_t keys[kBlockGroups], groups = 0;
+  for (int64_t entry = block.slot * a.pages_per_slot; entry < (block.slot + 1) * a.pages_per_slot; ++entry) {
+    int64_t page = a.page_table[entry], length = a.page_lengths[entry];
+    for (int64_t token = 0; token < length; token += kGroup) {
+      auto first = [&](const Pages& pages) {
+        return static_cast<const bf16*>(pages.data) + page * pages.page_stride + token * pages.token_stride +
+               block.head * pages.head_stride;
+      };
+      keys[groups] = length - token < kGroup ? length - token : kGroup;
+      pack_right(first(a.k_pages), a.k_pages.token_stride * int64_t(sizeof(bf16)), keys[groups], bytes, s.steps,
+                 s.k + groups * 2 * s.steps * kTileBytes);
+      pack_value_group(first(a.v_pages), a.v_pages.token_stride, keys[groups], a.head_dim, s.values,
+                       s.v + groups * s.values / kTile * kTileBytes);
+      if (++groups < kBlockGroups) continue;
+      attend<Bfloat16Products>(s, keys, groups, block.rows, score);
+      groups = 0;
+    }
+  }
+  if (groups) attend<Bfloat16Products>(s, keys, groups, block.rows, score);
+  store_attention<bf16>(a, block.slot, block.head, block.first, block.rows, s.out, s.values, s.max, s.sum);
+}
+
+inline int64_t paged_attention_tiles_layout(const PagedAttentionArgs& a, float* base, AttentionTiles& s) {
+  Carver carver{reinterpret_cast<char*>(base)};
+  carve(a, a.head_dim * int64_t(sizeof(bf16)), carver, s);
+  return carver.floats();
+}
+
+inline void paged_attention_tiles(const PagedAttentionArgs& a, int64_t begin, int64_t end, float* base) {
+  if (a.dtype != DType::bfloat16) return avx512_vnni_kernels().paged_attention(a, begin, end, base);
+  AttentionTiles scratch;
+  paged_attention_tiles_layout(a, base, scratch);
+  TileScope tiles;
+  for (int64_t item = begin; item < end; ++item) paged_attention_tiles_item(a, item, scratch);
+}
+
+inline int64_t paged_attention_tiles_scratch(const PagedAttentionArgs& a) {
+  if (a.dtype != DType::bfloat16) return avx512_vnni_kernels().paged_attention_scratch(a);
+  AttentionTiles scratch;
+  return paged_attention_tiles_layout(a, nullptr, scratch);
+}
+
+}  // namespace wavecore::WAVECORE_ISA
