@@ -197,6 +197,15 @@ class Machine(RuleBasedStateMachine):
         self.make_groups(groups, parts)
         self.send(ev.Update, condition)
 
+    @precondition(lambda self: self.job is None and self.world.settings.cut_every is not None)
+    @rule(by=st.sampled_from([300, 700, 1_500]), condition=st.sampled_from("ABCDE"))
+    def update_a_late_wave(self, by, condition):
+        """A call begins too late for its first groups, and a new condition finds it at its beginning."""
+        self.now += by * MILLISECOND
+        self.send(ev.Tick)
+        if self.job is not None:
+            self.send(ev.Update, condition)
+
     @precondition(lambda self: self.job is not None)
     @rule(group=st.integers(-3, 7), parts=PARTS)
     def make_a_part(self, group, parts):
