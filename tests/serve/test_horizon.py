@@ -88,11 +88,16 @@ def test_verbs_on_a_speculative_stream(server):
         assert parts == pytest.approx(record.shown - record.arrival, abs=0.005)
         assert any(version == 1 for *_, version in client.state.versions)
         client.pause()
-        wait_until(lambda: client.state.paused and client.state.commit[2] >= client.state.cursor + 3)
+        wait_until(lambda: client.state.paused)
+        while client.state.commit[2] < client.state.cursor + 2:  # paused where nothing is left to skip
+            client.resume()
+            list(itertools.islice(source, 4))
+            client.pause()
+            wait_until(lambda: client.state.paused)
         cursor = client.state.cursor
-        client.seek(cursor + 2)
+        client.seek(cursor + 1)
         client.resume()
         rest = [f for f in itertools.islice(source, 24) if not f.header.replay]
         live = sorted({f.position for f in rest})
-        assert cursor not in live[-4:] and live[-1] >= cursor + 2
+        assert cursor not in live[-4:] and live[-1] >= cursor + 1
         client.stop()
