@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from wavecore.cli import run
 from wavecore.errors import UsageError
 from wavecore.placement import ranks
+from wavecore.placement.launch import module_command
 from wavecore.placement.replicas import ReplicaOptions, Replicas
 from wavecore.rounds import Wavefront
 
@@ -44,7 +45,7 @@ def job(count, local_count, *arguments):
             "MASTER_PORT": port,
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "wavecore", *CLIP, *arguments]
+        command = [*module_command("wavecore"), *CLIP, *arguments]
         processes.append(
             subprocess.Popen(
                 command,
@@ -71,7 +72,7 @@ def test_torchrun_on_one_machine(local, tmp_path):
     path = tmp_path / "clip.safetensors"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "wavecore", *CLIP, *REPLICAS, "--output-path", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert torch.equal(load_file(path)["latents"], local)
 
