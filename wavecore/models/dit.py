@@ -21,6 +21,7 @@ from wavecore.errors import UsageError
 from wavecore.models.dit_config import WAN_1_3B, WAN_14B, DiTConfig
 from wavecore.models.dit_layers import Block, Head, Linear
 from wavecore.models.rope import rope_table
+from wavecore.ops import QuantizedTokens
 
 __all__ = ["WAN_1_3B", "WAN_14B", "CausalWanDiT", "DiTConfig", "SlotState", "TextContext"]
 
@@ -260,10 +261,8 @@ class CausalWanDiT(nn.Module):
 
     def project(self, state: SlotState, layer: int, pages: PageView) -> Tensor:
         """First half of a layer: project, norm, rotate, write K/V to pages; returns q [s, t, h, d]."""
-        block = self.layer(layer)
-        attn = block.self_attn
-        shift, scale = (state.modulation[:, :, :2] + block.modulation[:, :2]).unbind(2)
-        n = block.modulated(state.hidden, shift, scale)
+        attn = self.layer(layer).self_attn
+        n = self.attention_input(state, layer)
         return ops.qkv_page_write(
             attn.q(n),
             attn.k(n),
@@ -281,11 +280,21 @@ class CausalWanDiT(nn.Module):
 
     def attend(self, state: SlotState, layer: int, q: Tensor, pages: PageView) -> None:
         """Second half of a layer: read the context pages and update the hidden state."""
-        block = self.layer(layer)
-        gate1, shift2, scale2, gate2 = (state.modulation[:, :, 2:] + block.modulation[:, 2:]).unbind(2)
         k_pages, v_pages = pages.k_pages[layer], pages.v_pages[layer]
         out = cast(Tensor, ops.paged_attention(q, k_pages, v_pages, pages.read_table, pages.read_lengths))
-        x = block.self_attn.o(out.flatten(-2), residual=state.hidden, gate=gate1)
+        self.take_attended(state, layer, out)
+
+    def attention_input(self, state: SlotState, layer: int) -> Tensor | QuantizedTokens:
+        """Hidden state of a layer, normed and modulated, as its projections take it."""
+        block = self.layer(layer)
+        shift, scale = (state.modulation[:, :, :2] + block.modulation[:, :2]).unbind(2)
+        return block.modulated(state.hidden, shift, scale)
+
+    def take_attended(self, state: SlotState, layer: int, attended: Tensor) -> None:
+        """What follows self-attention in a layer: `attended` [s, t, h, d] updates the hidden state."""
+        block = self.layer(layer)
+        gate1, shift2, scale2, gate2 = (state.modulation[:, :, 2:] + block.modulation[:, 2:]).unbind(2)
+        x = block.self_attn.o(attended.flatten(-2), residual=state.hidden, gate=gate1)
         x = block.cross(x, state.text.keys[layer], state.text.values[layer])
         state.hidden = block.ffn(block.modulated(x, shift2, scale2), residual=x, gate=gate2)
 

@@ -92,25 +92,19 @@ class SequenceRank:
         batch.state.rope = self._own(batch.state.rope, frames)
         layers = dit.config.layers
         for layer in range(layers):
-            block, state = dit.layer(layer), batch.state
-            shift, scale = (state.modulation[:, :, :2] + block.modulation[:, :2]).unbind(2)
-            q = self._project(batch, layer, block.modulated(state.hidden, shift, scale))
+            q = self._project(batch, layer)
             if layer == layers - 1:
                 q = batch.drop_store(q)
                 if not batch.slots:
                     return {}
-            state = batch.state
-            gate1, shift2, scale2, gate2 = (state.modulation[:, :, 2:] + block.modulation[:, 2:]).unbind(2)
-            out = self._attend(q, layer, batch.pages, frames)
-            x = block.self_attn.o(out.flatten(-2), residual=state.hidden, gate=gate1)
-            x = block.cross(x, state.text.keys[layer], state.text.values[layer])
-            state.hidden = block.ffn(block.modulated(x, shift2, scale2), residual=x, gate=gate2)
+            dit.take_attended(batch.state, layer, self._attend(q, layer, batch.pages, frames))
         batch.state.hidden = tokens.gather(batch.state.hidden, frames)
         return batch.finish(dit)
 
-    def _project(self, batch: Batch, layer: int, n: object) -> Tensor:
+    def _project(self, batch: Batch, layer: int) -> Tensor:
         """Queries of what this rank attends with; keys and values go to its pages."""
         attn, tokens, pages = self._dit.layer(layer).self_attn, self._tokens, batch.pages
+        n = self._dit.attention_input(batch.state, layer)
         parts = [attn.split(part(n)) for part in (attn.q, attn.k, attn.v)]
         if self._mode == "ulysses":
             q, k, v = (tokens.tokens_for_heads(part, batch.slots[0].frames) for part in parts)
