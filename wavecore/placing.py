@@ -74,25 +74,12 @@ class Placing:
         if self.replicas is not None and self.placement != "replicas":
             raise UsageError(f"replicas: expected none with placement {self.placement}, got some")
         decoders = self._decoders()
+        stream = (model, prompt, rules, levels, seed, size, fps, num_frames, source, trace, restyling)
         if self.placement == "replicas":
             from wavecore.replica_session import ReplicaSession
 
             check_devices(self.devices, rules.steps)
-            return ReplicaSession(
-                model,
-                prompt,
-                rules,
-                levels,
-                seed,
-                size,
-                fps,
-                num_frames,
-                source,
-                trace,
-                restyling,
-                self.replicas,
-                decoders,
-            )
+            return ReplicaSession(*stream, self.replicas, decoders)
         ring = None
         if self.placement == "sequence":
             from wavecore.placement.sequence import SequenceOptions, SequencePlacement
@@ -101,21 +88,7 @@ class Placing:
             ring = SequencePlacement(model.dit, options)
         elif self.devices not in (None, 1):
             raise UsageError(f"devices: expected 1 with placement local, got {self.devices}")
-        return Session(
-            model,
-            prompt,
-            rules,
-            levels,
-            seed,
-            size,
-            fps,
-            num_frames,
-            source,
-            trace,
-            restyling,
-            ring=ring,
-            decoders=decoders,
-        )
+        return Session(*stream, ring=ring, decoders=decoders)
 
     def _decoders(self) -> DecodeOptions | None:
         if not isinstance(self.decoders, int):
