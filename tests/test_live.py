@@ -45,21 +45,27 @@ class Scripted(LiveSource):
         self.closed.set()
 
 
-def restyle(pipe, source, steps=2, realtime=False, timeout=10.0, slow=0.0, longest=None, **intake):  # noqa: F811
-    settings = IntakeSettings(passes=steps, realtime=realtime, **intake)
+def live_session(pipe, source, settings, timeout=10.0, longest=None):  # noqa: F811
+    """A source and the session that restyles it, and what the session logs."""
     frames = LiveFrames(source, settings, lambda first: 1 if first else 4, timeout)
     trace = Trace()
     session = pipe.restyle(
         frames,
         "a red ball",
         rounds="stream_batch",
-        steps=steps,
+        steps=settings.passes,
         streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1, longest_chunk_frames=longest),
         hold=frames.hold,
         length=None if longest is None else frames.length,
         trace=trace,
     )
     frames.attach(trace)
+    return frames, session, trace
+
+
+def restyle(pipe, source, steps=2, realtime=False, timeout=10.0, slow=0.0, longest=None, **intake):  # noqa: F811
+    settings = IntakeSettings(passes=steps, realtime=realtime, **intake)
+    frames, session, trace = live_session(pipe, source, settings, timeout, longest)
     shown = []
     with session:
         for group in session:
@@ -114,15 +120,7 @@ def test_a_stall_delivers_what_is_at_work(pipe):  # noqa: F811
         return 0.0
 
     settings = IntakeSettings(passes=4, realtime=True, stall_seconds=0.1)
-    frames = LiveFrames(Scripted(clip(21), wait), settings, lambda first: 1 if first else 4)
-    session = pipe.restyle(
-        frames,
-        "a red ball",
-        rounds="stream_batch",
-        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
-        hold=frames.hold,
-    )
-    frames.attach(Trace())
+    frames, session, _ = live_session(pipe, Scripted(clip(21), wait), settings)
     with session:
         for group in session:
             delivered.append(frames.shown(group.frames))
@@ -240,16 +238,7 @@ def test_a_rate_that_changes_while_the_stream_runs_is_followed(pipe):  # noqa: F
     """From 100 frames a second to 25: the interval that is learned follows, and every frame comes out."""
     source = Scripted(clip(61), lambda index: 0.01 if index < 41 else 0.04)
     settings = IntakeSettings(passes=1, realtime=False)
-    frames = LiveFrames(source, settings, lambda first: 1 if first else 4)
-    session = pipe.restyle(
-        frames,
-        "a red ball",
-        rounds="stream_batch",
-        steps=1,
-        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
-        hold=frames.hold,
-    )
-    frames.attach(Trace())
+    frames, session, _ = live_session(pipe, source, settings)
     intervals, shown = [], 0
     with session:
         for group in session:
@@ -263,16 +252,7 @@ def test_a_rate_that_changes_while_the_stream_runs_is_followed(pipe):  # noqa: F
 def test_a_consumer_that_stops_reading_is_waited_for_and_the_source_is_not(pipe):  # noqa: F811
     source = Scripted(clip(300), lambda index: 0.004)
     settings = IntakeSettings(passes=1, realtime=True)
-    frames = LiveFrames(source, settings, lambda first: 1 if first else 4)
-    session = pipe.restyle(
-        frames,
-        "a red ball",
-        rounds="stream_batch",
-        steps=1,
-        streaming=StreamingSettings(chunk_frames=1, first_chunk_frames=1),
-        hold=frames.hold,
-    )
-    frames.attach(Trace())
+    frames, session, _ = live_session(pipe, source, settings)
     shown = 0
     with session:
         for group in session:
