@@ -196,8 +196,12 @@ class Client:
         self.request(protocol.Seek(id=next(self._ids), position=position))
 
     def stop(self) -> None:
-        """End the session."""
-        self.request(protocol.Stop(id=next(self._ids)))
+        """End the session; nothing happens where it is over already."""
+        try:
+            self.request(protocol.Stop(id=next(self._ids)))
+        except WavecoreError:
+            if self.ended is None:
+                raise
 
     def send_image(self, data: bytes) -> None:
         """Send a JPEG or PNG file to restyle; there is no reply."""
@@ -219,8 +223,20 @@ class Client:
         self.send_bytes(self._encoder.encode(message))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        self._socket.send(data)
+        """Send bytes as they are.
+
+        Raises
+        ------
+        WavecoreError
+            The connection is closed.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            self._socket.send(data)
+        except ConnectionClosed as closed:
+            code = None if closed.rcvd is None else closed.rcvd.code
+            raise WavecoreError(f"connection closed ({code})") from None
 
     def close(self) -> None:
         """Leave; the server keeps the session for a while, unless it was stopped."""
@@ -237,8 +253,6 @@ class Client:
 
     def __iter__(self) -> Iterator[ClientFrame]:
         """Hand frames out when they are due, until the session ends."""
-        from websockets.exceptions import ConnectionClosed
-
         while (header := self._frames.get()) is not None:
             wait = header.due - self.now()
             if wait > 0:
@@ -246,7 +260,7 @@ class Client:
             image = self._image(header) if self._decode else None
             shown = self.now()
             ack = protocol.Ack(received=header.number, displayed=[(header.number, shown)])
-            with suppress(ConnectionClosed):  # what came before the end is handed out all the same
+            with suppress(WavecoreError):  # what came before the end is handed out all the same
                 self.send(ack)
             yield ClientFrame(header, image, shown)
 

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from wavecore.client import Client, ServerError
+from wavecore.errors import WavecoreError
 from wavecore.serve import protocol
 from wavecore.serve.admission import Cost
 
@@ -127,6 +128,16 @@ def test_stop_ends_the_session_with_its_recording(client, server):
     with av.open(io.BytesIO(content.content)) as container:
         shown = [read_picture(f.to_ndarray(format="rgb24"))[1] for f in container.decode(video=0)]
     assert shown[:21] == [0] + [p for p in range(1, 6) for _ in range(4)]
+
+
+def test_a_session_that_is_over_can_be_stopped_again_and_takes_no_other_verb(client):
+    client.start("first")
+    for frame in client:
+        if frame.position >= 2:  # a position has four frames, so this comes again
+            client.stop()
+    assert client.ended is not None and client.close_code == 1000
+    with pytest.raises(WavecoreError, match=r"connection closed \(1000\)"):
+        client.update("second")
 
 
 def test_jpeg_is_an_alternative(server):
