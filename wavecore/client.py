@@ -110,8 +110,6 @@ class Client:
         What the session is.
     state : State or None
         Latest state of the stream.
-    records : list of Record
-        What became of updates, in order of arrival.
     errors : list of Error
         Errors without a request.
     ended : str or None
@@ -136,7 +134,7 @@ class Client:
         query = "" if session is None else "?worker=" + quote(session.partition(".")[0])
         self.started: protocol.Started | None = None
         self.state: protocol.State | None = None
-        self.records: list[protocol.Record] = []
+        self._records: dict[int | None, protocol.Record] = {}
         self.errors: list[protocol.Error] = []
         self.ended: str | None = None
         self.close_code: int | None = None
@@ -159,6 +157,11 @@ class Client:
         self._reader = threading.Thread(target=self._read, name="wavecore-client", daemon=True)
         self._reader.start()
         self.offset = self._clock_offset()
+
+    @property
+    def records(self) -> list[protocol.Record]:
+        """What became of updates, one record each, in order of arrival."""
+        return list(self._records.values())
 
     # -- verbs ---------------------------------------------------------------------------
 
@@ -327,7 +330,7 @@ class Client:
         elif isinstance(message, protocol.State):
             self.state = message
         elif isinstance(message, protocol.Record):
-            self.records.append(message)
+            self._records[message.update] = message  # comes again when its first frame was shown
         elif isinstance(message, protocol.Ended):
             self.ended = message.reason
         else:
