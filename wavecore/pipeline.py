@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,6 +21,7 @@ from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
+from wavecore.placement.calls import shared_calls
 from wavecore.placing import PlacementName, Placing
 from wavecore.restyling import Restyling, start_ring, streaming_rules
 from wavecore.rounds import (
@@ -164,8 +166,9 @@ class Pipeline:
                     f"placement: expected local, without decoders, under control speculative, got {placement}"
                 )
             chosen = Speculation() if speculation is None else speculation
+            place = None if shared is None else partial(shared_calls, shared)
             return start_session(
-                self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace, shared
+                self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace, place
             )
         self._causal("control 'free'")
         return placing.start(self.model, prompt, rules, levels, seed, pixels, fps, num_frames, trace=trace)

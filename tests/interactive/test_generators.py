@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.generators import NEW, OLD, ORDERS, causal, joint, latents, make, same
+from support.generators import NEW, OLD, ORDERS, cache_of, causal, joint, latents, make, same
 
 from wavecore.control.speculative import BoundaryImage, Keyframes, LatentInput
 from wavecore.control.speculative.events import CONTEXT, LATENT, PIXELS, SNAPSHOT
@@ -69,8 +69,8 @@ def test_retained_latents_are_prefilled_once(pipe):
     generator = causal(pipe, prefill=True)
     make(generator, 0, 9, OLD)
     ran = []
-    run = generator._placement.run
-    generator._placement.run = lambda round, *rest: (ran.append(round), run(round, *rest))[1]
+    run = generator.placement.placement.run
+    generator.placement.placement.run = lambda round, *rest: (ran.append(round), run(round, *rest))[1]
 
     def prefilled():
         stored = [s.frame_start for r in ran for s in r.slots if s.stage == 2 and len(r.slots) == 1]
@@ -108,10 +108,10 @@ def test_a_call_that_is_ended_keeps_what_it_reported_and_no_page_of_the_rest(pip
     make(generator, 0, 9, OLD)
     reports = make(generator, 4, 9, NEW, stop=stop)
     assert len(reports) == stop
-    table = generator._cache.table
+    table = cache_of(generator).table
     assert {key.stage for key in table} == {2}
     pieces = sum(piece.frames for piece in generator._pieces)
-    assert generator._cache.pool.free_list.used == pieces
+    assert cache_of(generator).pool.free_list.used == pieces
     whole = causal(pipe, order)
     make(whole, 0, 9, OLD)
     make(whole, 4, 9, NEW)
@@ -133,7 +133,7 @@ def test_what_was_replaced_can_be_restored(pipe, order, branch):
     for each in (generator, untouched):
         make(each, 9, 3, OLD)
     assert same(latents(generator), latents(untouched)), "their keys and values are back too"
-    assert generator._cache.pool.free_list.used == untouched._cache.pool.free_list.used
+    assert cache_of(generator).pool.free_list.used == cache_of(untouched).pool.free_list.used
 
 
 @pytest.mark.parametrize("prefill", [False, True])
@@ -144,7 +144,7 @@ def test_an_endless_stream_keeps_no_past(pipe, prefill):
         generator.release(position)
         for each in (generator, untouched) if position < 36 else (generator,):
             make(each, position, 9, OLD)
-        used.append((generator._cache.pool.free_list.used, len(generator.predictions)))
+        used.append((cache_of(generator).pool.free_list.used, len(generator.predictions)))
         if position < 36:
             assert same(latents(generator, position), latents(untouched, position)), "nothing was missed"
     assert used[3] == used[-1]

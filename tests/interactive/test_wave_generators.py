@@ -19,7 +19,7 @@ def wave(pipe, steps=2, first_alone=False):
     """Slots run one by one, so that what else is in a round changes no bit."""
     rules = CallRules(steps=steps, order="wavefront", history=3, store_history=6, first_alone=first_alone)
     generator = CausalGenerator(pipe.model, rules, pipe.levels(steps), 5, SIZE, 18)
-    generator._placement.order = "slots"
+    generator.placement.placement.order = "slots"
     poison(generator)
     return generator
 

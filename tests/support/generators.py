@@ -30,10 +30,15 @@ def causal(pipe, order="sequential", prefill=False, anchor=False, **more):
 
 def poison(generator):
     """A free page holds NaN, so that a read of what was invalidated shows."""
-    pool = generator._cache.pool
+    pool = cache_of(generator).pool
     for tensor in (*pool.k_pages, *pool.v_pages):
         tensor.fill_(torch.nan)
     pool.free_list._on_free = pool._poison
+
+
+def cache_of(generator):
+    """Keys and values of a generator whose rounds run here."""
+    return generator.placement.placement.cache
 
 
 def joint(pipe, adapter, **more):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from wavecore.cache import PoolSize
-from wavecore.cache.table import Suffix
 from wavecore.control.speculative.events import CONTEXT, LATENT, PIXELS, SNAPSHOT
 from wavecore.interactive.conditions import Conditions, Followed
 from wavecore.interactive.predictions import NOTHING_YET, Decoder, Made, Prediction, Predictions, inference
 from wavecore.models.bundle import StreamModel
-from wavecore.placement import Handoff, LocalPlacement, local_cache
-from wavecore.placement.device import SharedDevice, SharedPlacement
+from wavecore.placement.calls import CallPlacement, CallStream, local_calls
 from wavecore.rounds import NoiseLevel, Round
 from wavecore.rounds.calls import CallRules, Piece, Wave
 
@@ -24,9 +23,9 @@ _MADE = LATENT | PIXELS | SNAPSHOT
 
 @dataclass(frozen=True)
 class Shelf:
-    """A suffix that was cut off: pages, chunks, predictions."""
+    """A suffix that was cut off: where its pages are, chunks, predictions."""
 
-    pages: Suffix
+    pages: int
     pieces: list[Piece]
     predictions: dict[int, Prediction]
 
@@ -50,8 +49,8 @@ class CausalGenerator:
         that continues it, instead of keeping those of their own inference.
     whole_clip : bool
         Decode when all latents of a call are there, not as they come.
-    shared : SharedDevice, optional
-        Runs the rounds of this stream in one batch with those of others.
+    place : callable, optional
+        Finds the stream a place where its rounds run; the model's device when left out.
     """
 
     def __init__(
@@ -65,9 +64,9 @@ class CausalGenerator:
         *,
         prefill: bool = False,
         whole_clip: bool = False,
-        shared: SharedDevice | None = None,
+        place: Callable[[CallStream], CallPlacement] | None = None,
     ) -> None:
-        self.model, self.rules, self.levels = model, rules, levels
+        self.model, self.rules = model, rules
         self.predictions = Predictions()
         self._prefill, self._whole_clip = prefill, whole_clip
         factor = model.vae.spatial_factor
@@ -75,22 +74,17 @@ class CausalGenerator:
         # Played, replaceable, shelved and being made: a call each, or two where a refill begins early.
         pages = 5 * latents + rules.reach + (rules.steps + 2) * rules.chunk_frames
         anchor = 2 * rules.chunk_frames if rules.anchor else 0
-        pool = PoolSize(pages + 2 * anchor, anchor)
-        self._placement: LocalPlacement | SharedPlacement
-        if shared is None:
-            self._placement = LocalPlacement(model.dit, local_cache(model.dit, pool, *latent_size[1:]))
-        else:
-            self._placement = shared.open(rules, pool, *latent_size[1:])
-        self._cache = self._placement.cache
-        self._handoff = Handoff(levels, seed, latent_size, model.device)
+        stream = CallStream(rules, levels, seed, latent_size, PoolSize(pages + 2 * anchor, anchor))
+        self.placement = (place or partial(local_calls, model.dit))(stream)
         self._decoder = Decoder(model.vae)
         # Chunks whose clean keys and values are there; changed in place, since a running wave reads it.
         self._pieces: list[Piece] = []
         self._conditions = Conditions(
-            lambda prompt: model.encode_text([prompt]), model.dit.encode_text, rules.chunk_frames
+            lambda prompt: model.encode_text([prompt]), self.placement.encode_text, rules.chunk_frames
         )
         self._followed: dict[int, Followed] = {}  # by each chunk of the call
-        self._left: set[int] = set()  # chunks of the call that are not complete
+        self._left: set[int] = set()  # chunks of the call that are not decoded
+        self._waiting: list[tuple[Piece, Tensor]] = []  # complete chunks of the call that are not decoded
         self._wave: Wave | None = None
 
     # -- calls ---------------------------------------------------------------------------
@@ -114,29 +108,27 @@ class CausalGenerator:
             else:
                 store = not self._prefill
                 rounds = iter(self.rules.rounds(self._pieces, position, latents, store=store))
-            waiting: list[tuple[int, Tensor]] = []  # complete latents to be decoded with the whole clip
             for round in rounds:
-                inputs = self._handoff.latents(round)
                 encode, followed = self._conditions.encode, self._followed
                 texts = {slot.chunk: encode(followed[slot.chunk]) for slot in round.slots}
-                estimates = self._placement.run(round, inputs, self.levels, texts)
-                complete = self._handoff.advance(round, estimates)
+                self.placement.submit(round, texts)
+                if self.placement.elsewhere:  # what was complete before this round, while it runs
+                    yield from self._decode()
+                complete = self.placement.collect()
                 if complete is not None and round.completes is not None:
-                    waiting += list(enumerate(complete.unbind(1), round.completes))
-                    self._left.discard(round.completes)
-                    if not self._whole_clip or not self._left:
-                        for at, latent in waiting:
-                            self._decode(at, latent, self._followed[round.completes])
-                            yield Made(at, _MADE)
-                        waiting = []
+                    self._waiting.append((Piece(round.completes, complete.shape[1]), complete))
+                if not self.placement.elsewhere:
+                    yield from self._decode()
                 for piece in self.rules.stored(round):
                     self._pieces.append(piece)
                     for at in range(piece.start, piece.end):
                         yield Made(at, CONTEXT)
                 yield NOTHING_YET
+            yield from self._decode()
         finally:
             self._wave = None
             self._left = set()
+            self._waiting = []
             self._tidy(position)
 
     def splice(self, position: int, latents: int, prompt: str) -> bool:
@@ -144,7 +136,8 @@ class CausalGenerator:
         if self._wave is None or self._whole_clip:
             return False
         self.discard(self.cut(position))
-        self._handoff.drop_from(position)
+        self.placement.drop_from(position)
+        self._waiting = [waiting for waiting in self._waiting if waiting[0].start < position]
         before = self._before(position)
         self._left = {start for start in self._left if start < position}
         self._followed = {start: text for start, text in self._followed.items() if start < position}
@@ -161,21 +154,25 @@ class CausalGenerator:
         before = self.predictions.before(position)
         return before[0].prompt if before else None
 
-    def _decode(self, position: int, latent: Tensor, followed: Followed) -> None:
-        before = self.predictions.before(position)
-        state = before[0].after if before else ()
-        self.predictions[position] = self._decoder.decode(latent.clone(), state, followed)
+    def _decode(self) -> Iterator[Made]:
+        """Decode the chunks that are complete: as they come, or all of a call at its end."""
+        if self._whole_clip and len(self._waiting) < len(self._left):
+            return
+        while self._waiting:
+            piece, latents = self._waiting.pop(0)
+            self._left.discard(piece.start)
+            for at, latent in enumerate(latents.unbind(1), piece.start):
+                before = self.predictions.before(at)
+                state = before[0].after if before else ()
+                followed = self._followed[piece.start]
+                self.predictions[at] = self._decoder.decode(latent.clone(), state, followed)
+                yield Made(at, _MADE)
 
     def _tidy(self, position: int) -> None:
         """Forget what was in flight; with clean prefill also the keys and values that the call made."""
-        steps = self.rules.steps
-        self._handoff.drop_from(0)
-        stored = {piece.start for piece in self._pieces}
-        cache = self._cache
-        cache.drop([key for key in cache.table if key.stage < steps or key.chunk not in stored])
         if self._prefill:
-            cache.drop([key for key in cache.table if key.chunk >= position])
             self._pieces[:] = [piece for piece in self._pieces if piece.start < position]
+        self.placement.keep([piece.start for piece in self._pieces])
 
     def _rebuild(self, position: int) -> None:
         """Make clean keys and values of the retained latents that have none."""
@@ -188,14 +185,15 @@ class CausalGenerator:
                 (slot,) = round.slots
                 frames = range(slot.chunk, slot.chunk + slot.frames)
                 clean = torch.stack([self.predictions[p].latent for p in frames], 1)
-                self._placement.run(round, {slot.stage: clean}, self.levels, {slot.chunk: text})
+                self.placement.submit(round, {slot.chunk: text}, clean)
+                self.placement.collect()
                 self._pieces.append(Piece(slot.chunk, slot.frames))
 
     # -- branches ------------------------------------------------------------------------
 
     def cut(self, position: int) -> Shelf:
         """See `Generator.cut`; pages change hands, nothing is copied."""
-        pages = self._cache.table.cut(position)
+        pages = self.placement.cut(position)
         tails = [p for p in self._pieces if p.end > position]
         kept = [Piece(p.start, min(p.frames, position - p.start)) for p in self._pieces if p.start < position]
         self._pieces[:] = kept
@@ -208,14 +206,14 @@ class CausalGenerator:
             return
         first = min(shelf.predictions, default=replaced)
         self.discard(self.cut(first))
-        self._cache.table.restore(shelf.pages)
+        self.placement.restore(shelf.pages)
         starts = {piece.start for piece in shelf.pieces}
         self._pieces[:] = [p for p in self._pieces if p.start not in starts] + shelf.pieces
         self.predictions.restore(shelf.predictions)
 
     def discard(self, shelf: Shelf) -> None:
         """See `Generator.discard`."""
-        self._cache.table.discard(shelf.pages)
+        self.placement.discard(shelf.pages)
 
     def release(self, before: int) -> None:
         """See `Generator.release`."""
@@ -224,13 +222,13 @@ class CausalGenerator:
         needed = min(before, done) if self._prefill else before
         oldest = needed - self.rules.reach
         gone = [p for p in self._pieces if p.end <= oldest and not (self.rules.anchor and p.start == 0)]
-        self._cache.drop([key for key in self._cache.table if any(key.chunk == p.start for p in gone)])
+        self.placement.drop([piece.start for piece in gone])
         self._pieces[:] = [p for p in self._pieces if p not in gone]
         self.predictions.forget(needed)
 
     def close(self) -> None:
         """See `Generator.close`."""
-        self._placement.close()
+        self.placement.close()
 
 
 def _runs(positions: Sequence[int], prompts: Sequence[Followed]) -> list[tuple[int, int]]:

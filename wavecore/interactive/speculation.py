@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.joint import JointGenerator
 from wavecore.interactive.predictions import Generator
 from wavecore.models.bundle import StreamModel
-from wavecore.placement.device import SharedDevice
+from wavecore.placement.calls import CallPlacement, CallStream
 from wavecore.rounds import NoiseLevel, Rules, Sequential, Wavefront
 from wavecore.rounds.calls import CallRules
 
@@ -120,9 +120,11 @@ def make_parts(
     seed: int,
     size: tuple[int, int],
     fps: float,
-    shared: SharedDevice | None = None,
+    place: Callable[[CallStream], CallPlacement] | None = None,
 ) -> Parts:
     """Make adapter, controller and generator for a model.
+
+    `place` finds the stream of a causal model a place where its rounds run; see `CausalGenerator`.
 
     Raises
     ------
@@ -157,7 +159,7 @@ def make_parts(
         prefill = isinstance(adapter, CleanPrefill)
         calls = call_rules(rules)
         generator = CausalGenerator(
-            model, calls, levels, seed, size, adapter.latents, prefill=prefill, shared=shared, **whole
+            model, calls, levels, seed, size, adapter.latents, prefill=prefill, place=place, **whole
         )
     else:
         generator = JointGenerator(model, adapter, levels, seed, size, **whole)
