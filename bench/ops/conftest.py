@@ -78,7 +78,7 @@ def record(
             }
             if moved:
                 row["gigabytes_per_second"] = round(moved / pair.ours[0] / 1e3, 1)
-                row["of_copy"] = round(moved / pair.ours[0] / 1e3 / ceilings.copy_gigabytes, 2)
+                row["of_copy"] = round(moved / pair.ours[0] / 1e3 / ceilings.copy_gigabytes(moved), 2)
             if operations:
                 row["gflops"] = round(operations / pair.ours[0] / 1e3, 1)
                 row["of_float32_matrix_product"] = round(

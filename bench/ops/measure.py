@@ -74,12 +74,23 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
 
 
 class Ceilings:
-    """What this machine reaches at the current number of threads: copies and matrix products."""
+    """What this machine reaches at the current number of threads: matrix products, and copies of as many bytes.
+
+    A copy is measured for every amount, since what fits a cache is copied several times as fast as what does not.
+    """
 
     def __init__(self) -> None:
         a, b = torch.randn(2, 1024, 1024)
-        source, target = torch.randn(2, 2**24)
         best = min(_once(lambda: a @ b) for _ in range(5))
         self.float32_gflops = 2 * 1024**3 / best / 1e9
-        best = min(_once(lambda: target.copy_(source)) for _ in range(5))
-        self.copy_gigabytes = 2 * source.nbytes / best / 1e9
+
+    def copy_gigabytes(self, moved: int) -> float:
+        """Gigabytes per second of a copy that reads half of `moved` bytes and writes the other half."""
+        source, target = torch.ones(2, moved // 2, dtype=torch.uint8)
+        loops = max(1, 2**24 // moved)
+
+        def copies() -> None:
+            for _ in range(loops):
+                target.copy_(source)
+
+        return moved * loops / min(_once(copies) for _ in range(9)) / 1e9

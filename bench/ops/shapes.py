@@ -41,5 +41,10 @@ SHAPES = {
     "wan-1.3b, one frame": Shape(1, 1, 1560, 12, 128, 1),
     "wan-1.3b, one frame, bfloat16": Shape(1, 1, 1560, 12, 128, 1, torch.bfloat16),
     "wan-1.3b, three heads, four frames of context": Shape(1, 1, 1560, 3, 128, 4),
+    "wan-1.3b, one head, eight chunks of context": Shape(1, 3, 1560, 1, 128, 24),
+    "wan-1.3b, a chunk, bfloat16": Shape(1, 3, 1560, 12, 128, 3, torch.bfloat16),
+    "wan-14b, a chunk, bfloat16": Shape(1, 3, 1560, 40, 128, 3, torch.bfloat16),
 }
+# Heads are computed alike and apart: some of them tell how fast attention is, where all would take minutes.
+ATTENTION_SHAPES = [name for name in SHAPES if "a chunk" not in name]
 NORM_SHAPES = [name for name in SHAPES if "context" not in name]

@@ -2,14 +2,15 @@
 
 Each case is checked against the float64 reference before it is timed. Ours and PyTorch's code alternate in
 runs of a millisecond; the table and bench/results/ops.json give lower ("quiet") and upper ("busy") quartiles.
-"eager" is the PyTorch code of `wavecore.ops.eager` (for attention: gather the pages, then SDPA), and "sdpa"
-is SDPA alone on keys and values that lie ready in its own layout.
+"eager" is the PyTorch code of `wavecore.ops.eager` (for attention: gather the pages, then SDPA), "compiled" the
+same under `torch.compile`, and "sdpa" is SDPA alone on keys and values that lie ready in its own layout.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from wavecore import ops
 from wavecore.ops import eager, reference
 
 sys.path.insert(0, str(Path(__file__).parent))
-from shapes import NORM_SHAPES, SHAPES
+from shapes import ATTENTION_SHAPES, NORM_SHAPES, SHAPES
 
 RESULT = "ops"
 EPS = 1e-6
@@ -45,6 +46,7 @@ def test_layer_norm_modulate(name: str, record: Callable[..., None]) -> None:
         lambda: ops.layer_norm_modulate(*arguments),
         {
             "eager": lambda: eager.layer_norm_modulate(*arguments),
+            "compiled": partial(torch.compile(eager.layer_norm_modulate, dynamic=False), *arguments),
             "eager, float32 as Wan has it": lambda: _wan_modulated(*arguments[:3], shape.frames),
         },
         reference.layer_norm_modulate(*arguments),
@@ -61,7 +63,10 @@ def test_gate_residual(name: str, record: Callable[..., None]) -> None:
         "gate_residual",
         name,
         lambda: ops.gate_residual(x, y, gate),
-        {"eager": lambda: eager.gate_residual(x, y, gate)},
+        {
+            "eager": lambda: eager.gate_residual(x, y, gate),
+            "compiled": partial(torch.compile(eager.gate_residual, dynamic=False), x, y, gate),
+        },
         reference.gate_residual(x, y, gate),
         moved=3 * x.nbytes,
     )
@@ -75,7 +80,10 @@ def test_rms_norm(name: str, record: Callable[..., None]) -> None:
         "rms_norm",
         name,
         lambda: ops.rms_norm(x, weight, EPS),
-        {"eager": lambda: eager.rms_norm(x, weight, EPS)},
+        {
+            "eager": lambda: eager.rms_norm(x, weight, EPS),
+            "compiled": partial(torch.compile(eager.rms_norm, dynamic=False), x, weight, EPS),
+        },
         reference.rms_norm(x, weight, EPS),
         moved=2 * x.nbytes,
     )
@@ -95,7 +103,10 @@ def test_qkv_page_write(name: str, record: Callable[..., None]) -> None:
         "qkv_page_write",
         name,
         lambda: ops.qkv_page_write(*arguments),
-        {"eager": lambda: eager.qkv_page_write(*arguments)},
+        {
+            "eager": lambda: eager.qkv_page_write(*arguments),
+            "compiled": partial(torch.compile(eager.qkv_page_write, dynamic=False), *arguments),
+        },
         reference.qkv_page_write(*arguments),
         moved=6 * q.nbytes + rope.nbytes,
     )
@@ -126,7 +137,7 @@ def test_rope_shift(name: str, record: Callable[..., None]) -> None:
     )
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ATTENTION_SHAPES)
 def test_paged_attention(name: str, record: Callable[..., None]) -> None:
     shape = SHAPES[name]
     pages = shape.context * shape.slots
