@@ -16,6 +16,8 @@ Transport = Literal["shared", "gloo"]
 TRANSPORTS: tuple[str, ...] = get_args(Transport)
 # Pages, and un-roped pages, that a slot of the current round fills on this stage.
 PagesOf: TypeAlias = Callable[[Slot], tuple[list[int], list[int]]]
+# Of the slot of this stage in a round (by its number): the slot as another stage knows it, its pages there.
+PagesThere: TypeAlias = Callable[[int, Slot], tuple[Slot, list[int], list[int]]]
 
 
 class Exchange(Protocol):
@@ -26,17 +28,23 @@ class Exchange(Protocol):
     too, but receives into the pages that attention reads.
     """
 
-    def start(self, job: Job, pool: PagePool, pages_of: PagesOf) -> None:
+    def start(self, job: Stream, pool: PagePool, pages_of: PagesOf) -> None:
         """Begin a stream on the pages of `pool`."""
 
     def latent(self, tick: int, frames: int) -> Tensor:
         """What the stage before made in the round before `tick`, float32 [c, f, h, w]."""
 
+    def no_latent(self, tick: int) -> None:
+        """The stage before has made nothing in the round before `tick`."""
+
     def hand_on(self, tick: int, latent: Tensor) -> None:
         """Give a latent to the stage after this one, at the end of round `tick`."""
 
-    def begin(self, tick: int, index: int, round: Round, pages: PageView) -> None:
-        """Begin round `index` of the stream, which is `tick` of all streams."""
+    def begin(self, tick: int, index: int, round: Round, pages: PageView | None) -> None:
+        """Begin round `index` of the stream, which is `tick` of all streams.
+
+        `round` has the slots that this stage writes or is sent; `pages` are of its own, if it has one.
+        """
 
     def acquire(self, layer: int) -> None:
         """Before the layer's own pages are written."""
@@ -59,6 +67,24 @@ class Exchange(Protocol):
 
     def take_records(self) -> list[Mapping[str, Any]]:
         """What happened since the last call: publications, waits, attentions, with layer and edge."""
+
+
+class Stream(Protocol):
+    """What an exchange has to know of a stream."""
+
+    first_tick: int
+
+    def at_work(self, stage: int, tick: int) -> bool:
+        """Whether a stage says in round `tick` of all streams how far it has read."""
+
+    def own(self, stage: int, round: Round) -> Slot | None:
+        """Slot of a stage in a round, if it has one."""
+
+    def takes(self, reader: int, writer: int, tick: int) -> bool:
+        """Whether `reader` is sent what `writer` has written in round `tick` of all streams."""
+
+    def pages_there(self, reader: int, size: PoolSize, pages_of: PagesOf) -> PagesThere:
+        """Where a slot of this stage goes on `reader`; `pages_of` says where it is here."""
 
 
 class Job:
@@ -85,6 +111,18 @@ class Job:
         """Whether a stage is at work on this stream in round `tick` of all streams."""
         return self.stages[stage].at_work(tick - self.first_tick, self.chunks)
 
+    def own(self, stage: int, round: Round) -> Slot:
+        """See `Stream.own`."""
+        return self.stages[stage].own(round)
+
+    def takes(self, reader: int, writer: int, tick: int) -> bool:
+        """See `Stream.takes`."""
+        return self.at_work(reader, tick)
+
+    def pages_there(self, reader: int, size: PoolSize, pages_of: PagesOf) -> PagesThere:
+        """See `Stream.pages_there`."""
+        return PeerTable(self, reader, size).slot
+
 
 class PeerTable:
     """The page table of another stage, kept here so that nobody has to say which page is meant.
@@ -101,8 +139,8 @@ class PeerTable:
         self._next = stage
         self._open: Round | None = None
 
-    def slot(self, index: int, stage: int) -> tuple[Slot, list[int], list[int]]:
-        """Slot of `stage` in round `index` as this table has it, its pages, and its un-roped pages."""
+    def slot(self, index: int, own: Slot) -> tuple[Slot, list[int], list[int]]:
+        """Another stage's slot in round `index` as this table has it, its pages, and its un-roped pages."""
         while self._next <= index:
             if self._open is not None:
                 self._table.end(self._open)
@@ -110,7 +148,7 @@ class PeerTable:
             self._table.begin(self._open)
             self._next += 1
         assert self._open is not None
-        slot = next(slot for slot in self._open.slots if slot.stage == stage)
+        slot = next(slot for slot in self._open.slots if slot.stage == own.stage)
         return slot, self._table.write_ids(slot), self._table.unroped_ids(slot)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wavecore.cache import PagePool, PageView
 from wavecore.errors import WavecoreError
-from wavecore.placement.exchange import ExchangeMode, Job, PagesOf
+from wavecore.placement.exchange import ExchangeMode, PagesOf, Stream
 from wavecore.placement.segment import StreamShape
 from wavecore.rounds import Round, Slot
 
@@ -42,14 +42,14 @@ class GlooExchange:
         self._handed: list[tuple[Any, Tensor]] = []
         self._arriving: list[list[tuple[Any, Slot, Tensor | None]]] = []
         self._to: list[int] = []
-        self._job: Job | None = None
+        self._job: Stream | None = None
         self._bytes = 0
         self._record = record
         self._records: list[Mapping[str, Any]] = []
         self._attending = 0.0
         self._reason: str | None = None
 
-    def start(self, job: Job, pool: PagePool, pages_of: PagesOf) -> None:
+    def start(self, job: Stream, pool: PagePool, pages_of: PagesOf) -> None:
         """Begin a stream."""
         self._job, self._pool, self._pages_of = job, pool, pages_of
 
@@ -60,6 +60,9 @@ class GlooExchange:
         self._finish(dist.irecv(latent, self._stage - 1), f"stage {self._stage - 1}", "latents")
         return latent
 
+    def no_latent(self, tick: int) -> None:
+        """The stage before has made nothing, and so sends nothing."""
+
     def hand_on(self, tick: int, latent: Tensor) -> None:
         """Give a latent to the stage after this one."""
         while len(self._handed) >= 2:
@@ -68,13 +71,13 @@ class GlooExchange:
         latent = latent.float().contiguous()
         self._handed.append((dist.isend(latent, self._stage + 1), latent))
 
-    def begin(self, tick: int, index: int, round: Round, pages: PageView) -> None:
+    def begin(self, tick: int, index: int, round: Round, pages: PageView | None) -> None:
         """Begin round `index` of the stream, which is `tick` of all streams."""
         assert self._job is not None
         layers = self._shape.layers
-        own = self._job.stages[self._stage].own(round)
+        job, own = self._job, self._job.own(self._stage, round)
         self._pages, self._own, self._tick = pages, own, tick
-        self._to = [other for other in range(self._stage) if self._job.at_work(other, tick)]
+        self._to = [other for other in range(self._stage) if own and job.takes(other, self._stage, tick)]
         self._from = [slot for slot in round.slots if slot is not own]
         self._sent.append((tick, [[] for _ in range(layers)]))
         self._arriving = [[] for _ in range(layers)]
@@ -116,14 +119,8 @@ class GlooExchange:
 
     def publish(self, layer: int) -> None:
         """After they are written."""
-        pages, own = self._pages, self._own
-        keys, key_ids = pages.k_pages, pages.write_ids
-        if own.keep_unroped:
-            assert pages.unroped_pages is not None and pages.unroped_ids is not None
-            keys, key_ids = pages.unroped_pages, pages.unroped_ids
-        parts = [keys[layer][page] for page in key_ids[0].tolist()]
-        parts += [pages.v_pages[layer][page] for page in pages.write_ids[0].tolist()]
-        messages = parts if self._mode == "paged" else [torch.stack(parts)]
+        parts = self._written(layer)
+        messages = [torch.stack(parts)] if parts and self._mode != "paged" else parts
         works = self._sent[-1][1][layer]
         for other in self._to:
             began = time.perf_counter()
@@ -136,6 +133,18 @@ class GlooExchange:
             for work, _ in works:
                 self._finish(work, "a stage", f"layer {layer}")
             works.clear()
+
+    def _written(self, layer: int) -> list[Tensor]:
+        """The keys, then the values, of the slot of this stage."""
+        pages, own = self._pages, self._own
+        if pages is None or own is None:
+            return []
+        keys, key_ids = pages.k_pages, pages.write_ids
+        if own.keep_unroped:
+            assert pages.unroped_pages is not None and pages.unroped_ids is not None
+            keys, key_ids = pages.unroped_pages, pages.unroped_ids
+        parts = [keys[layer][page] for page in key_ids[0].tolist()]
+        return parts + [pages.v_pages[layer][page] for page in pages.write_ids[0].tolist()]
 
     def gate(self, layer: int) -> None:
         """Before attention."""

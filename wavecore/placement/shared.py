@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wavecore.cache import PagePool, PageView, PoolSize, pages_used
-from wavecore.placement.exchange import ExchangeMode, Job, PagesOf, PeerTable, runs
+from wavecore.placement.exchange import ExchangeMode, Job, PagesOf, PagesThere, Stream, runs
 from wavecore.placement.segment import Layout, tensor_at
 from wavecore.rounds import Round, Slot
 
@@ -54,8 +54,8 @@ class SharedExchange:
         self._driver, self._stage, self._layouts, self._segments = driver, stage, layouts, segments
         self._mode, self._generations = mode, generations
         self._shape = layouts[0].shape
-        self._jobs: deque[Job] = deque(maxlen=3)
-        self._tables: dict[int, PeerTable] = {}
+        self._jobs: deque[Stream] = deque(maxlen=3)
+        self._there: dict[int, PagesThere] = {}
         own = layouts[stage]
         here = segments[stage]
         self._scheduler = Scheduler(driver, self._shape.layers, generations, timeout, record)
@@ -86,11 +86,13 @@ class SharedExchange:
 
     # -- streams -------------------------------------------------------------------------
 
-    def start(self, job: Job, pool: PagePool, pages_of: PagesOf) -> None:
+    def start(self, job: Stream, pool: PagePool, pages_of: PagesOf) -> None:
         """Begin a stream."""
         self._jobs.append(job)
         self._pages_of = pages_of
-        self._tables = {other: PeerTable(job, other, self._layouts[other].pool) for other in self._out}
+        self._there = {
+            other: job.pages_there(other, self._layouts[other].pool, pages_of) for other in self._out
+        }
 
     def _was_at_work(self, stage: int, tick: int) -> bool:
         return any(job.at_work(stage, tick) for job in self._jobs)
@@ -108,6 +110,12 @@ class SharedExchange:
         self._inbox.attended(0)
         return latent
 
+    def no_latent(self, tick: int) -> None:
+        """The stage before has made nothing: what it makes in the round after next may come."""
+        if self._inbox is not None:
+            self._inbox.begin((tick - 1) % _WRAP, [], [])
+            self._inbox.attended(0)
+
     def hand_on(self, tick: int, latent: Tensor) -> None:
         """Give a latent to the stage after this one."""
         latent = latent.float().contiguous()
@@ -122,24 +130,24 @@ class SharedExchange:
 
     # -- keys and values -----------------------------------------------------------------
 
-    def begin(self, tick: int, index: int, round: Round, pages: PageView) -> None:
+    def begin(self, tick: int, index: int, round: Round, pages: PageView | None) -> None:
         """Begin round `index` of the stream, which is `tick` of all streams."""
         job = self._jobs[-1]
-        own = job.stages[self._stage].own(round)
+        own = job.own(self._stage, round)
         outgoing = []
         for other, edge in self._out.items():
-            if not job.at_work(other, tick):
+            if own is None or pages is None or not job.takes(other, self._stage, tick):
                 continue
             needs_credit = self._was_at_work(other, tick - self._generations)
             outgoing.append((edge, needs_credit, self._outgoing(own, pages, other, index, tick)))
         incoming = [
-            (self._in[slot.stage], self._unpack(slot, tick, job)) for slot in round.slots if slot is not own
+            (self._in[slot.stage], self._unpack(slot, tick)) for slot in round.slots if slot is not own
         ]
         self._scheduler.begin(tick % _WRAP, outgoing, incoming)
 
     def _outgoing(self, own: Slot, pages: PageView, other: int, index: int, tick: int) -> Copies:
         layout, there = self._layouts[other], self._segments[other]
-        slot, page_ids, unroped_ids = self._tables[other].slot(index, self._stage)
+        slot, page_ids, unroped_ids = self._there[other](index, own)
         source = pages.unroped_ids if own.keep_unroped else pages.write_ids
         assert source is not None
         keys, values = source[0].tolist(), pages.write_ids[0].tolist()
@@ -182,7 +190,7 @@ class SharedExchange:
                 copies.append((here + at(source), stride, first + target * page, to_stride, count * page))
         return copies
 
-    def _unpack(self, slot: Slot, tick: int, job: Job) -> Copies:
+    def _unpack(self, slot: Slot, tick: int) -> Copies:
         """From the buffer in which a stage's keys and values arrived to its pages here."""
         if self._mode != "early":
             return []

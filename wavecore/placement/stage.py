@@ -11,7 +11,7 @@ from wavecore import ops
 from wavecore.cache import ContextCache, PagePool
 from wavecore.models.dit import CausalWanDiT, TextContext
 from wavecore.models.rope import rope_table
-from wavecore.placement.exchange import Exchange, Job
+from wavecore.placement.exchange import Exchange, Stream
 from wavecore.placement.local import Batch
 from wavecore.rounds import NoiseLevel, Round, Slot
 
@@ -22,8 +22,7 @@ class StageRunner:
     Parameters
     ----------
     dit : CausalWanDiT
-    job : Job
-        The stream.
+    job : Stream
     stage : int
     pool : PagePool
         Of this stage alone.
@@ -35,7 +34,7 @@ class StageRunner:
     def __init__(
         self,
         dit: CausalWanDiT,
-        job: Job,
+        job: Stream,
         stage: int,
         pool: PagePool,
         grid: tuple[int, int],
@@ -49,22 +48,33 @@ class StageRunner:
         self._embedded: tuple[float, int, tuple[Tensor, Tensor]] | None = None
 
     @torch.inference_mode()
-    def prepare(self, index: int, levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel]) -> None:
+    def prepare(
+        self,
+        index: int,
+        round: Round,
+        levels: Mapping[int, NoiseLevel] | Sequence[NoiseLevel],
+        sent: Round | None = None,
+    ) -> None:
         """Get ready for round `index` of the stream: all that needs no input, so that nothing waits for it.
 
         Parameters
         ----------
         index : int
+        round : Round
         levels : sequence of NoiseLevel
+        sent : Round, optional
+            The same with those of its slots that this stage writes or is sent, where it has others too.
         """
         dit, job, cache = self.dit, self.job, self.cache
-        self._round = round = job.stages[self.stage].round(index, job.chunks)
-        self._slot = slot = job.stages[self.stage].own(round)
+        sent = round if sent is None else sent
+        self._round, self._slot = round, job.own(self.stage, round)
         self._levels = levels
         cache.begin(round)
-        self._pages = cache.view([slot])
-        self._exchange.begin(job.first_tick + index, index, round, self._pages)
-        self._turn = self._late_rotation(round)
+        self._pages = None if self._slot is None else cache.view([self._slot])
+        self._exchange.begin(job.first_tick + index, index, sent, self._pages)
+        self._turn = self._late_rotation(sent)
+        if (slot := self._slot) is None:
+            return
         positions = torch.arange(slot.frame_start, slot.frame_start + slot.frames)
         self._rope = rope_table(positions[None], *self._grid, dit.config.head_dim)
         told = levels[slot.stage].timestep
@@ -90,7 +100,7 @@ class StageRunner:
             Estimate of the clean latent; None of the store pass.
         """
         dit, exchange, slot, pages = self.dit, self._exchange, self._slot, self._pages
-        assert self._embedded is not None
+        assert slot is not None and pages is not None and self._embedded is not None
         batch = Batch(
             dit,
             [slot],
@@ -117,6 +127,19 @@ class StageRunner:
                 exchange.attended(layer)
         self.cache.end(self._round)
         return batch.finish(dit).get(self.stage)
+
+    @torch.inference_mode()
+    def listen(self) -> None:
+        """Go through the round that was prepared without a slot of its own: take what is sent."""
+        exchange = self._exchange
+        for layer in range(self.dit.config.layers):
+            exchange.acquire(layer)
+            exchange.publish(layer)
+            exchange.gate(layer)
+            if self._turn is not None:
+                self._turn(layer)
+            exchange.attended(layer)
+        self.cache.end(self._round)
 
     def _late_rotation(self, round: Round) -> Callable[[int], None] | None:
         """Rotates, in one layer, keys that came without rotation, since they will be needed so again."""
