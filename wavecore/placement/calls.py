@@ -127,12 +127,19 @@ class LocalCalls(CallPlacement):
     stream : CallStream
     device : torch.device
         Of the latents.
+    elsewhere : bool
+        Have a generator take the steps that it takes where rounds run elsewhere.
     """
 
     def __init__(
-        self, placement: LocalPlacement | SharedPlacement, stream: CallStream, device: torch.device | str
+        self,
+        placement: LocalPlacement | SharedPlacement,
+        stream: CallStream,
+        device: torch.device | str,
+        elsewhere: bool = False,
     ) -> None:
         super().__init__()
+        self.elsewhere = elsewhere
         self.placement = placement
         self._steps = stream.rules.steps
         self._handoff = Handoff(stream.levels, stream.seed, stream.latent, device)
@@ -165,10 +172,12 @@ class LocalCalls(CallPlacement):
         self._edits.apply([Edit(action, numbers)], self._steps)
 
 
-def local_calls(dit: CausalWanDiT, stream: CallStream, order: Order = "batched") -> LocalCalls:
-    """Calls on the device of a model; `order` as of `LocalPlacement`."""
+def local_calls(
+    dit: CausalWanDiT, stream: CallStream, order: Order = "batched", elsewhere: bool = False
+) -> LocalCalls:
+    """Calls on the device of a model; `order` as of `LocalPlacement`, `elsewhere` as of `LocalCalls`."""
     cache = local_cache(dit, stream.pool, *stream.latent[1:])
-    return LocalCalls(LocalPlacement(dit, cache, order), stream, dit.patch_embedding.weight.device)
+    return LocalCalls(LocalPlacement(dit, cache, order), stream, dit.patch_embedding.weight.device, elsewhere)
 
 
 def shared_calls(device: SharedDevice, stream: CallStream) -> LocalCalls:

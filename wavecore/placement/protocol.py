@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from wavecore.cache.edits import Edit
 from wavecore.placement.exchange import ExchangeMode, Transport
 from wavecore.placement.segment import Layout
-from wavecore.rounds import NoiseLevel, Rules
+from wavecore.rounds import CallRules, NoiseLevel, Rules
+from wavecore.rounds import Round as WaveRound
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +94,55 @@ class Begin:
 
 
 @dataclass(frozen=True)
+class BeginCalls:
+    """To a stage: a stream of calls begins, whose rounds come one by one, until `End`."""
+
+    number: int
+    rules: CallRules
+    levels: Sequence[NoiseLevel]
+    seed: int
+    first_tick: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """To every stage: the next round of calls.
+
+    Attributes
+    ----------
+    index : int
+        Number of the round in the stream.
+    round : Round
+    edits : sequence of Edit
+        What changes in the page table before it.
+    texts : mapping of int by chunk
+        Version of the condition of each slot.
+    old_texts : sequence of int
+        Versions that no later round uses.
+    clean : ndarray [c, f, h, w], optional
+        To the store only: input of a store pass that follows no denoising.
+    """
+
+    index: int
+    round: WaveRound
+    edits: Sequence[Edit]
+    texts: Mapping[int, int]
+    old_texts: Sequence[int] = ()
+    clean: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Over:
+    """From the stage with the cleanest estimate of a round of calls: it is through with it.
+
+    `latent` is the one that the round has completed, if any.
+    """
+
+    index: int
+    latent: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
 class Text:
     """To a stage: cross-attention keys and values of a condition, one [1, l, h, d] a layer."""
 
@@ -116,7 +167,7 @@ class Enter:
 
 @dataclass(frozen=True)
 class End:
-    """To a stage: the stream has this many chunks."""
+    """To a stage: the stream has this many chunks; one of calls is over."""
 
     chunks: int
 

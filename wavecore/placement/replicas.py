@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from wavecore.cache import PoolSize
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import protocol
@@ -26,6 +27,9 @@ from wavecore.rounds import NoiseLevel, Rules
 from wavecore.trace import Trace
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from wavecore.placement.ranks import Ranks
 
 __all__ = ["ReplicaOptions", "ReplicaPlacement", "ReplicaStream", "Replicas"]
@@ -49,6 +53,13 @@ class Replicas:
         Takes the rounds of every stage, and each publication, wait and attention in them.
     nursery : Nursery, optional
         Where processes come from, when several `Replicas` follow each other; else one is made.
+    pool : PoolSize, optional
+        Pages of every stage, for one stream of calls (see `ReplicaCalls`) in place of streams of `rules`.
+
+    Attributes
+    ----------
+    over : dict of int to ndarray or None
+        Rounds of calls that are so far over that the next one is wanted, by number, with what they completed.
     """
 
     def __init__(
@@ -59,6 +70,7 @@ class Replicas:
         options: ReplicaOptions | None = None,
         trace: Trace | None = None,
         nursery: Nursery | None = None,
+        pool: PoolSize | None = None,
     ) -> None:
         self.options = options = options or ReplicaOptions()
         weight = dit.patch_embedding.weight
@@ -77,7 +89,9 @@ class Replicas:
             weight.dtype,
         )
         staging = options.generations if options.mode == "early" else 0
-        sizes = pool_sizes(Job(rules, 1, options.generations), None)
+        stages = rules.steps + 1
+        sizes = pool_sizes(Job(rules, 1, options.generations), None) if pool is None else [pool] * stages
+        self.over: dict[int, NDArray[np.float32] | None] = {}
         self.layouts = [Layout(self.shape, size, staging) for size in sizes]
         self.trace = trace
         self.bytes_sent: dict[int, dict[int, int]] = {}
@@ -190,6 +204,10 @@ class Replicas:
                     with self._lock:
                         if number in self._streams:
                             self._streams[number]._complete[chunk] = torch.from_numpy(latent)
+                        self._lock.notify_all()
+                case protocol.Over(index, made):
+                    with self._lock:
+                        self.over[index] = made
                         self._lock.notify_all()
                 case protocol.Finished(number, sent):
                     with self._lock:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,6 +22,7 @@ from wavecore.cache import PagePool
 from wavecore.errors import WavecoreError
 from wavecore.models.dit import CausalWanDiT, TextContext
 from wavecore.placement import protocol
+from wavecore.placement.call_stage import CallStage
 from wavecore.placement.exchange import Exchange, Job
 from wavecore.placement.handoff import Handoff, renoise
 from wavecore.placement.segment import placed
@@ -154,7 +156,27 @@ class Worker:
     def run(self) -> None:
         """Run streams until the connection says that there are no more."""
         while (begin := self._next()) is not None:
-            _Stream(self, begin).run()
+            self._stream(begin).run()
+
+    def _stream(self, begin: protocol.Begin | protocol.BeginCalls) -> _Stream | CallStage:
+        if isinstance(begin, protocol.Begin):
+            return _Stream(self, begin)
+        send = partial(protocol.send, self._connection)
+        return CallStage(begin, self._dit, self._setup, self._exchange, self._pool(), self._next, send)
+
+    def _pool(self) -> PagePool:
+        """The pages of this stage."""
+        layout = self._setup.layouts[self._setup.stage]
+        shape = layout.shape
+        return PagePool(
+            shape.layers,
+            layout.pool,
+            shape.page_tokens,
+            shape.heads,
+            shape.head_dim,
+            shape.dtype,
+            place=placed(self._memory, shape.dtype),
+        )
 
     @property
     def stage(self) -> int:
@@ -178,15 +200,7 @@ class _Stream:
         self._record = setup.record
         self._job = Job(begin.rules, begin.first_tick, setup.generations)
         self._job.chunks = begin.chunks
-        pool = PagePool(
-            shape.layers,
-            layout.pool,
-            shape.page_tokens,
-            shape.heads,
-            shape.head_dim,
-            shape.dtype,
-            place=placed(worker._memory, shape.dtype),
-        )
+        pool = worker._pool()
         grid = height // dit.config.patch[1], width // dit.config.patch[2]
         self._runner = StageRunner(dit, self._job, self._stage, pool, grid, self._exchange)
         self._exchange.start(self._job, pool, self._runner.pages_of)
