@@ -106,6 +106,14 @@ class Job:
         self.generations = generations
         self.chunks: int | None = None
         self.stages = [Stage(rules, index, generations) for index in range(rules.steps + 1)]
+        self._latest: tuple[int, int | None, Round] | None = None
+
+    def round(self, stage: int, index: int) -> Round:
+        """Round `index` of the stream as a stage sees it."""
+        # A stage asks for the same round for itself and for each stage that it sends to.
+        if self._latest is None or self._latest[:2] != (index, self.chunks):
+            self._latest = index, self.chunks, self.rules.round(index, self.chunks)
+        return self.stages[stage].part(self._latest[2], self.chunks)
 
     def at_work(self, stage: int, tick: int) -> bool:
         """Whether a stage is at work on this stream in round `tick` of all streams."""
@@ -132,7 +140,7 @@ class PeerTable:
 
     def __init__(self, job: Job, stage: int, size: PoolSize) -> None:
         self._job = job
-        self._stage = job.stages[stage]
+        self._stage = stage
         self._table = PageTable(
             FreePages("pages", size.pages), FreePages("un-roped pages", size.unroped_pages)
         )
@@ -144,7 +152,7 @@ class PeerTable:
         while self._next <= index:
             if self._open is not None:
                 self._table.end(self._open)
-            self._open = self._stage.round(self._next, self._job.chunks)
+            self._open = self._job.round(self._stage, self._next)
             self._table.begin(self._open)
             self._next += 1
         assert self._open is not None

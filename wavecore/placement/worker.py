@@ -264,7 +264,7 @@ class _Stream:
         chunk, tick = index - stage, self._job.first_tick + index
         frames = rules.frames(chunk)
         levels = self._levels.pop(chunk, self._begin.levels)
-        self._runner.prepare(index, self._job.stages[stage].round(index, self._job.chunks), levels)
+        self._runner.prepare(index, self._job.round(stage, index), levels)
         latent = self._input(chunk, frames, tick, levels)
         text = self._texts[self._version.pop(chunk)]
         x0 = self._runner.run(latent, text)

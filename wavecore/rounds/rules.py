@@ -88,6 +88,8 @@ class Rules:
 
     def _pieces(self) -> list[tuple[int, int, int | None]]:
         """(first chunk, its round, chunk that the next piece begins with), the latest piece first."""
+        if not self.branches:
+            return [(0, 0, None)]
         starts = [(0, 0), *self.branches]
         ends = [*(chunk for chunk, _ in self.branches), None]
         return [(*start, end) for start, end in zip(starts, ends, strict=True)][::-1]
@@ -171,10 +173,18 @@ class Rules:
 
     def _reads(self, anchors: list[Key], others: list[Key], base: int | None = None) -> tuple[Read, ...]:
         """Anchor, whose first frame sits at `base` (adjacent when None), then the others in order."""
+        return (*self._anchors(anchors, others[0], base), *map(self._read, others))
+
+    def _read(self, key: Key) -> Read:
+        """A chunk read where it is."""
+        return Read(key, self.frames(key.chunk), self.start(key.chunk))
+
+    def _anchors(self, anchors: list[Key], oldest: Key, base: int | None) -> list[Read]:
+        """Anchor, whose first frame sits at `base`, or just before the chunk `oldest`."""
         absolute = self.anchor_position == "absolute"
         if base is None:
-            base = self.start(others[0].chunk) - sum(self.frames(key.chunk) for key in anchors)
-        reads = [
+            base = self.start(oldest.chunk) - sum(self.frames(key.chunk) for key in anchors)
+        return [
             Read(
                 key,
                 self.frames(key.chunk),
@@ -183,8 +193,6 @@ class Rules:
             )
             for key in anchors
         ]
-        reads += [Read(key, self.frames(key.chunk), self.start(key.chunk)) for key in others]
-        return tuple(reads)
 
     def _slot(self, key: Key, reads: tuple[Read, ...], clean_stage: int) -> Slot:
         moving = self.anchor_position != "absolute" and key.chunk < self.anchor_chunks

@@ -58,16 +58,21 @@ class Stage:
         Its own slot has its reads. The slots that it reads from have none: their keys and values
         arrive ready. Nothing is released before `generations` rounds are over that read it.
         """
-        whole = self.rules.round(index, chunks)
-        own = next(slot for slot in whole.slots if slot.stage == self.index)
+        return self.part(self.rules.round(index, chunks), chunks)
+
+    def part(self, whole: Round, chunks: int | None = None) -> Round:
+        """What `round` gives, of a round of the whole stream."""
+        own = self.own(whole)
         reads = {read.key for read in own.reads}
         slots = [
-            slot if slot is own else replace(slot, reads=())
+            slot
+            if slot is own
+            else Slot(slot.chunk, slot.stage, slot.frame_start, slot.frames, (), slot.keep_unroped)
             for slot in whole.slots
             if slot is own or slot.key in reads
         ]
-        over = index - self.generations + 1
-        releases = self._narrow.round(over, chunks).releases if over >= 0 else ()
+        over = whole.index - self.generations + 1
+        releases = self._narrow.releases(over, chunks) if over >= 0 else ()
         return replace(whole, slots=tuple(slots), releases=releases)
 
     def own(self, round: Round) -> Slot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,32 +65,55 @@ class Wavefront(Rules):
 
     def round(self, index: int, chunks: int | None = None) -> Round:
         steps = self.steps
-        entering = {s: self.entering(index - s) for s in range(steps, -1, -1)}
-        held = [Key(c, s) for s, c in entering.items() if c is not None and (chunks is None or c < chunks)]
+        held = self._held(index, chunks)
         denoising = [key for key in held if key.stage < steps]
         live = [key for key in held if key.stage == steps]
         stored = self.entered(index - steps)
         slots = []
-        for key in held:
-            store = key.stage == steps
-            width = self.store_history if store else self.width(len(denoising))
-            anchors, history = self._clean(stored, width, steps)
-            flight = [] if store else [other for other in denoising[::-1] if other.stage >= key.stage]
-            base = None
-            if self.anchor_position == "reference" and not store:
-                counted = sum(self.frames(other.chunk) for other in (*anchors, *history))
-                base = self.start(denoising[0].chunk) - counted
-            slots.append(self._slot(key, self._reads(anchors, [*history, *live, *flight], base), steps))
+        for key in live:
+            anchors, history = self._clean(stored, self.store_history, steps)
+            slots.append(self._slot(key, self._reads(anchors, [*history, key]), steps))
+        anchors, history = self._clean(stored, self.width(len(denoising)), steps)
+        base = None
+        if self.anchor_position == "reference" and denoising:
+            counted = sum(self.frames(other.chunk) for other in (*anchors, *history))
+            base = self.start(denoising[0].chunk) - counted
+        clean = [*history, *live]
+        reads = [self._read(key) for key in (*clean, *denoising[::-1])]
+        for place, key in enumerate(denoising):
+            flight = reads[len(reads) - place - 1 :]  # itself, then the cleaner ones
+            oldest = clean[0] if clean else key
+            rest = (*reads[: len(clean)], *flight)
+            slots.append(self._slot(key, (*self._anchors(anchors, oldest, base), *rest), steps))
         steady = "steady, full width" if stored >= self.anchor_chunks + self.width(steps) else "steady"
         drain = chunks is not None and index > self.entry(chunks - 1)
         return Round(
             index,
             steps,
             tuple(slots),
-            releases=(*denoising, *(k for key in live for k in self._release(key, self._widest()))),
+            releases=self._releases(held),
             completes=next((key.chunk for key in denoising if key.stage == steps - 1), None),
             phase="drain" if drain else "fill" if len(held) <= steps else steady,
         )
+
+    def releases(self, index: int, chunks: int | None = None) -> tuple[Key, ...]:
+        """`Round.releases` of round `index`."""
+        return self._releases(self._held(index, chunks))
+
+    def _held(self, index: int, chunks: int | None) -> list[Key]:
+        """Chunks at work in a round, cleanest first."""
+        held, before = [], self.entered(index - self.steps)
+        for stage in range(self.steps, -1, -1):
+            after = self.entered(index - stage + 1)
+            if after > before and (chunks is None or before < chunks):
+                held.append(Key(before, stage))
+            before = after
+        return held
+
+    def _releases(self, held: Sequence[Key]) -> tuple[Key, ...]:
+        denoising = [key for key in held if key.stage < self.steps]
+        live = held[: len(held) - len(denoising)]
+        return (*denoising, *(old for key in live for old in self._release(key, self._widest())))
 
     def _widest(self) -> int:
         return max(self.width(1), self.width(self.steps), self.store_history)
