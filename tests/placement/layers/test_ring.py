@@ -217,3 +217,19 @@ def test_ranks_end_with_the_process_that_started_them():
         time.sleep(0.05)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     ring.close()
+
+
+def test_each_rank_stays_on_its_core():
+    mine, dit = os.sched_getaffinity(0), tiny_dit(layers=2)
+    cores = [min(mine), max(mine)]
+    try:
+        with ring_of(dit, 2, cores=cores) as ring:
+            around(ring, rules_for(2, 1), 3, 1)
+            ranks = [psutil.Process(), psutil.Process(ring._processes[0].pid)]
+            assert [rank.cpu_affinity() for rank in ranks] == [[core] for core in cores]
+            for thread in ranks[1].threads():
+                assert os.sched_getaffinity(thread.id) == {cores[1]}
+    finally:
+        os.sched_setaffinity(0, mine)
+    with pytest.raises(UsageError, match="cores: expected one for each of 2 ranks"):
+        ring_of(dit, 2, cores=[0])

@@ -11,8 +11,8 @@ import torch
 from wavecore.placement.launch import module_command
 
 
-def start_rank(rank: int, size: int, port: int) -> subprocess.Popen[bytes]:
-    """Start a rank that finds the first one at a loopback port."""
+def start_rank(rank: int, size: int, port: int, core: int | None = None) -> subprocess.Popen[bytes]:
+    """Start a rank that finds the first one at a loopback port, on `core` alone where one is given."""
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -22,6 +22,8 @@ def start_rank(rank: int, size: int, port: int) -> subprocess.Popen[bytes]:
         "WAVECORE_RING_PARENT": str(os.getpid()),
         "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }
+    if core is not None:
+        environment["WAVECORE_RING_CORE"] = str(core)
     command = module_command("wavecore.placement.layers.worker")
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
 

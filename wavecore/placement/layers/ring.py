@@ -73,6 +73,9 @@ class Ring:
         Needed where another rank encodes or decodes.
     encode_on, decode_on : int
         Ranks that encode and decode, beside their layers.
+    cores : sequence of int, optional
+        Processor core of each rank on this machine; the calling thread and those it starts stay on the first.
+        Not pinned when not given.
 
     Attributes
     ----------
@@ -84,7 +87,7 @@ class Ring:
     Raises
     ------
     UsageError
-        More ranks than layers, or a split that does not fit.
+        More ranks than layers, or a split or cores that do not fit.
     WavecoreError
         A rank ended; the message names it. The others are then gone too.
     """
@@ -101,6 +104,7 @@ class Ring:
         vae: StreamingVAE | None = None,
         encode_on: int = 0,
         decode_on: int = 0,
+        cores: Sequence[int] | None = None,
     ) -> None:
         layers = dit.config.layers
         if not 1 <= ranks <= layers:
@@ -108,6 +112,8 @@ class Ring:
         for name, place in (("encode_on", encode_on), ("decode_on", decode_on)):
             if not 0 <= place < ranks:
                 raise UsageError(f"{name}: expected a rank from 0 to {ranks - 1}, got {place}")
+        if cores is not None and len(cores) != ranks:
+            raise UsageError(f"cores: expected one for each of {ranks} ranks, got {list(cores)}")
         self.ranks = ranks
         self.dit = dit
         ends = self._ends(split or [layers // ranks + (r < layers % ranks) for r in range(ranks)])
@@ -124,7 +130,7 @@ class Ring:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closed = False
         self._finalizer = weakref.finalize(self, end_ranks, self._processes)
-        channel = self._join()
+        channel = self._join(cores)
         self._rank = Rank(channel, Shard(dit, 0, ends[0]), ends)
         elsewhere = sorted({encode_on, decode_on} - {0}) if vae is not None else []
         if ranks > 1:
@@ -148,7 +154,9 @@ class Ring:
             )
         return ends
 
-    def _join(self) -> Channel:
+    def _join(self, cores: Sequence[int] | None) -> Channel:
+        if cores is not None:
+            os.sched_setaffinity(0, {cores[0]})  # before any connection: its threads stay on this core then
         environment = os.environ
         device = self.dit.patch_embedding.weight.device
         if int(environment.get("WORLD_SIZE", "1")) == self.ranks > 1:
@@ -158,7 +166,8 @@ class Ring:
             return Channel(store, 0, self.ranks, device)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for rank in range(1, self.ranks):
-            self._processes.append(start_rank(rank, self.ranks, store.port))
+            core = None if cores is None else cores[rank]
+            self._processes.append(start_rank(rank, self.ranks, store.port, core))
         with ThreadPoolExecutor(1) as pool:
             joined = pool.submit(Channel, store, 0, self.ranks, device)
             waited = 0.0

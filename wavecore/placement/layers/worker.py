@@ -145,6 +145,8 @@ def _end_with_parent() -> None:
 def main() -> None:
     """Join the ring that the environment names, as `torchrun` sets it."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if core := os.environ.get("WAVECORE_RING_CORE"):
+        os.sched_setaffinity(0, {int(core)})  # before any connection: its threads stay on this core then
     if os.environ.get("WAVECORE_RING_PARENT"):
         _end_with_parent()
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
