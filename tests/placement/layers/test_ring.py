@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import pairwise
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.placement.layers import Ring
 from wavecore.rounds import Rounds, StreamBatch
+from wavecore.trace import Trace
 
 LAYERS = 8
 
@@ -233,3 +235,21 @@ def test_each_rank_stays_on_its_core():
         os.sched_setaffinity(0, mine)
     with pytest.raises(UsageError, match="cores: expected one for each of 2 ranks"):
         ring_of(dit, 2, cores=[0])
+
+
+def test_the_log_tells_when_each_rank_ran_each_round():
+    trace, dit = Trace(), tiny_dit(layers=3)
+    began = trace.clock()
+    with ring_of(dit, 3, trace=trace) as ring:
+        around(ring, rules_for(3, 2), 4, 2)
+    rounds = [event for event in trace.events if event.kind == "round"]
+    count = len(list(Rounds(rules_for(3, 2), 4)))
+    for rank in range(3):
+        own = [event for event in rounds if event.track == f"rank {rank}"]
+        assert [event.data["index"] for event in own] == list(range(count))
+        assert all(a.time + a.duration <= b.time for a, b in pairwise(own)), "one at a time"
+    for index in range(count):
+        of_one = sorted((e for e in rounds if e.data["index"] == index), key=lambda e: e.time)
+        assert [event.track for event in of_one] == ["rank 0", "rank 1", "rank 2"]
+    assert all(began < event.time < trace.clock() for event in rounds)
+    assert rounds[0].data["slots"] == {"0": 0}

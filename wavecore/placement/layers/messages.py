@@ -92,6 +92,8 @@ class Work(msgspec.Struct, tag=True):
         Layers of each rank from the next micro-step on; empty when they stay.
     seconds : list of list of float
         Time of each layer on the ranks passed so far.
+    began : list of float
+        When their layers began, in seconds of the clock of each rank's machine.
     probe : int or None
         Layer after which the mean hidden state of every slot is wanted.
     """
@@ -106,6 +108,7 @@ class Work(msgspec.Struct, tag=True):
     split: list[int]
     seconds: list[list[float]]
     probe: int | None = None
+    began: list[float] = []
 
 
 Message: TypeAlias = Layer | Ready | Code | Open | Close | Stop | Work

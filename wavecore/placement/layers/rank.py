@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -44,6 +45,7 @@ class Rank:
     def run(self, work: Work, states: Sequence[SlotState], texts: Sequence[Tensor]) -> list[Tensor]:
         """Do this rank's part of a round; returns the mean hidden states that it was asked for."""
         with self.device:
+            work.began.append(time.perf_counter())
             seconds, means = self.shard.run(work, states, texts)
         work.seconds.append(seconds)
         return means

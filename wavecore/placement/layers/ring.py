@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -26,7 +27,7 @@ from wavecore.models.stream import StreamingVAE
 from wavecore.placement.layers.channel import Channel
 from wavecore.placement.layers.codec import CodecClient, RingVAE, packed
 from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
-from wavecore.placement.layers.processes import end_ranks, start_rank
+from wavecore.placement.layers.processes import end_ranks, fault_of, lost, start_rank
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import HEAD, Shard
 from wavecore.placement.layers.stream import RingPlacement
@@ -36,7 +37,6 @@ from wavecore.trace import Trace
 
 _POLL_SECONDS = 0.2
 _START_SECONDS = 300.0
-_END_SECONDS = 2.0
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Ring:
     for_one_stream : bool
         End the ring with its first stream.
     trace : Trace, optional
-        Event log, for layers that move.
+        Event log, for the rounds on each rank and for layers that move.
     vae : StreamingVAE, optional
         Needed where another rank encodes or decodes.
     encode_on, decode_on : int
@@ -140,7 +140,8 @@ class Ring:
                     dit.layer(layer).to("meta")
             self._receiver = threading.Thread(target=self._receive, daemon=True)
             self._receiver.start()
-        self._codecs = {rank: CodecClient(channel.beside(), rank, self._lost) for rank in elsewhere}
+        why = partial(lost, self._processes)
+        self._codecs = {rank: CodecClient(channel.beside(), rank, why) for rank in elsewhere}
         self.vae = None if vae is None else RingVAE(vae, self._codecs, encode_on, decode_on)
 
     # -- start and end -------------------------------------------------------------------
@@ -176,7 +177,9 @@ class Ring:
                     joined.result(_POLL_SECONDS)
                 except TimeoutError:
                     waited += _POLL_SECONDS
-                    fault = self._fault() or (waited > _START_SECONDS and "its ranks did not start in time")
+                    fault = fault_of(self._processes) or (
+                        waited > _START_SECONDS and "its ranks did not start in time"
+                    )
                     if fault:
                         self._end()
                         pool.shutdown(wait=False, cancel_futures=True)
@@ -288,7 +291,8 @@ class Ring:
                 work, tensors = self._results[stream].get(timeout=_POLL_SECONDS)
                 break
             except queue.Empty:
-                self._failed = self._failed or self._fault()
+                self._failed = self._failed or fault_of(self._processes)
+        self._record(work)
         self._schedule(work, time.monotonic() - asked)
         estimates: dict[int, Tensor] = {}
         embeddings: dict[int, Tensor] = {}
@@ -300,6 +304,20 @@ class Ring:
             if work.probe is not None:
                 embeddings |= dict(zip(stages, tensors[len(groups) + index], strict=True))
         return estimates, embeddings
+
+    def _record(self, work: Work) -> None:
+        """Log when each rank ran its layers; of ranks on other machines, whose clocks differ, nothing."""
+        ago = self._trace.clock() - time.perf_counter()
+        slots = {str(slot.stage): slot.chunk for slot in work.round.slots}
+        for rank in range(len(self._processes) + 1):
+            self._trace.record(
+                "round",
+                time=ago + work.began[rank],
+                duration=sum(work.seconds[rank]),
+                track=f"rank {rank}",
+                index=work.round.index,
+                slots=slots,
+            )
 
     def _schedule(self, work: Work, waited: float) -> None:
         """Take note of the times of a round, and move layers when that pays."""
@@ -348,7 +366,7 @@ class Ring:
         try:
             self._rank.channel.send(1, message, tensors)
         except RuntimeError as error:
-            self._failed = self._lost(1, error)
+            self._failed = lost(self._processes, 1, error)
             self._check()
 
     def _receive(self) -> None:
@@ -365,24 +383,7 @@ class Ring:
                 channel.done(body)
         except RuntimeError as error:
             if not self._closed:
-                self._failed = self._lost(self.ranks - 1, error)
-
-    def _lost(self, rank: int, error: RuntimeError) -> str:
-        """Why the connection to a rank ended: the system may tell of its end before it tells how."""
-        until = time.monotonic() + _END_SECONDS
-        while (fault := self._fault()) is None and self._processes and time.monotonic() < until:
-            time.sleep(0.01)
-        return fault or f"rank {rank}: the connection ended ({str(error).splitlines()[0]})"
-
-    def _fault(self) -> str | None:
-        """Which rank has ended, and how; the one that was killed rather than those that followed it."""
-        ended = [(rank, process.poll()) for rank, process in enumerate(self._processes, 1)]
-        gone = [(rank, code) for rank, code in ended if code is not None]
-        if not gone:
-            return None
-        rank, code = min(gone, key=lambda item: item[1])
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return f"rank {rank} {how}"
+                self._failed = lost(self._processes, self.ranks - 1, error)
 
     def _check(self) -> None:
         if self._failed is not None:
