@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wavecore.cache import FreePages, PageTable
 from wavecore.cache.edits import Edit, Edits
-from wavecore.rounds import CallRules
+from wavecore.rounds import CallRules, Key
 
 RULES = CallRules(steps=2, order="wavefront", history=6, store_history=6, anchor=True)
 
@@ -70,6 +70,9 @@ def test_two_tables_under_the_same_edits_are_one_and_lose_no_page(steps):
         copies = first.free.used - held - (0 if first.shelf is None else first.shelf[2] - first.shelf[3])
         assert copies >= 0, "each latent that is stored or shelved has a page; an anchor may have several"
         assert {key.chunk for key in first.table} == {piece.start for piece in first.pieces}
+        for piece in first.pieces:
+            copies = first.table._pages[Key(piece.start, RULES.steps)].values()
+            assert {len(pages) for pages in copies} == {piece.frames}
     if first.shelf is not None:
         first.apply("discard", first.shelf[0])
     first.apply("drop", *(piece.start for piece in first.pieces))

@@ -16,6 +16,9 @@ from wavecore.errors import WavecoreError
 from wavecore.rounds import Key, Round, Rules, Slot
 
 
+_NOWHERE = -(1 << 62)  # a position at which nobody reads: the copy there is turned before it is read
+
+
 class PoolExhausted(WavecoreError):
     """A pool has fewer free pages than a round needs."""
 
@@ -194,10 +197,19 @@ class PageTable:
     def restore(self, suffix: Suffix) -> None:
         """Put back what was cut off; nothing may have been written there since, or it is dropped already."""
         for key, copies in suffix.pages.items():
+            if key in self._pages and key in suffix.unroped:
+                copies = self._joined(self._pages.pop(key), copies)
             for at, pages in copies.items():
                 self._pages.setdefault(key, {}).setdefault(at, []).extend(pages)
         for key, pages in suffix.unroped.items():
             self._unroped.setdefault(key, []).extend(pages)
+
+    def _joined(self, kept: dict[int, list[int]], cut: dict[int, list[int]]) -> dict[int, list[int]]:
+        """One copy of an anchor that was cut in two, whose parts may have been turned apart since."""
+        head, *heads = kept.values()
+        tail, *tails = cut.values()
+        self._free.free([page for pages in (*heads, *tails) for page in pages])
+        return {_NOWHERE: head + tail}
 
     def discard(self, suffix: Suffix) -> None:
         """Give the pages of what was cut off back."""
