@@ -69,8 +69,9 @@ def decide(generator, decisions, calls=4):
                 behind = range(max(current.position, branches.committed) + 1, stored + 1)
                 allowed = sorted({*between, *behind})
                 if allowed:
-                    current = launch(decisions.choice(allowed), decisions.number(2, 9))
-                    assert branches.splice(current)
+                    cut = launch(decisions.choice(allowed), decisions.number(2, 9))
+                    if branches.splice(cut):  # not where calls are of one piece
+                        current = cut
         call.close()
         end = max((piece.end for piece in generator._pieces), default=0)
         if keep and decisions.choice([False, True]):

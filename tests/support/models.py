@@ -83,11 +83,11 @@ def every_chunk(round: Round, text: TextContext) -> dict[int, TextContext]:
     return {slot.chunk: text for slot in round.slots}
 
 
-def tiny_stream_model() -> StreamModel:
+def tiny_stream_model(layers: int = 2) -> StreamModel:
     """A whole model, with text and VAE, whose every parameter matters."""
     torch.manual_seed(0)
     dit = CausalWanDiT(
-        DiTConfig(dim=32, heads=2, layers=2, ffn_dim=64, patch=(1, 4, 4), text_dim=16, prediction="x0")
+        DiTConfig(dim=32, heads=2, layers=layers, ffn_dim=64, patch=(1, 4, 4), text_dim=16, prediction="x0")
     )
     for parameter in dit.parameters():
         scale = 0.3 if parameter.dim() == 1 else parameter[0].numel() ** -0.5

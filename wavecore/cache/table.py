@@ -15,7 +15,6 @@ from typing import NamedTuple
 from wavecore.errors import WavecoreError
 from wavecore.rounds import Key, Round, Rules, Slot
 
-
 _NOWHERE = -(1 << 62)  # a position at which nobody reads: the copy there is turned before it is read
 
 

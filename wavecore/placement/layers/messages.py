@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from wavecore.cache.edits import Edit
 from wavecore.rounds import Key, Round
 
 
@@ -88,6 +89,8 @@ class Work(msgspec.Struct, tag=True):
         Texts that come with this round, and those that no further round uses.
     drops : list of Key
         What the cache forgets before it.
+    edits : list of Edit
+        What else changes in the page table before it, in a stream of calls.
     split : list of int
         Layers of each rank from the next micro-step on; empty when they stay.
     seconds : list of list of float
@@ -109,6 +112,7 @@ class Work(msgspec.Struct, tag=True):
     seconds: list[list[float]]
     probe: int | None = None
     began: list[float] = []
+    edits: list[Edit] = []
 
 
 Message: TypeAlias = Layer | Ready | Code | Open | Close | Stop | Work

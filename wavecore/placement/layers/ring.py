@@ -32,7 +32,7 @@ from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import HEAD, Shard
 from wavecore.placement.layers.stream import RingPlacement
 from wavecore.placement.local import Batch
-from wavecore.rounds import Rules, StreamBatch
+from wavecore.rounds import CallRules, Rules, StreamBatch
 from wavecore.trace import Trace
 
 _POLL_SECONDS = 0.2
@@ -229,15 +229,17 @@ class Ring:
 
     # -- streams -------------------------------------------------------------------------
 
-    def open(self, rules: Rules, pages: PoolSize, height: int, width: int) -> RingPlacement:
+    def open(self, rules: Rules | CallRules, pages: PoolSize, height: int, width: int) -> RingPlacement:
         """Begin a stream of latents of `height` x `width`.
 
         Raises
         ------
         UsageError
-            Its rounds are not a stream batch with a lag of as many rounds as there are ranks.
+            Its rounds are neither those of calls nor a stream batch with a lag of as many rounds as there are
+            ranks.
         """
-        if not isinstance(rules, StreamBatch) or rules.lag != self.ranks:
+        batch = isinstance(rules, StreamBatch) and rules.lag == self.ranks
+        if not batch and not isinstance(rules, CallRules):
             raise UsageError(
                 f"rounds: expected stream_batch with a lag of {self.ranks} rounds for as many ranks, "
                 f"got {type(rules).__name__} with {getattr(rules, 'lag', 1)}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from wavecore.cache import ContextCache, PagePool, PoolSize
+from wavecore.cache.edits import Edits
 from wavecore.models.dit import CausalWanDiT, DiTConfig, SlotState, TextContext
 from wavecore.models.rope import rope_table
 from wavecore.placement.layers.messages import Layer, Open, Work
@@ -58,6 +59,7 @@ class Stream:
     pool: PagePool
     cache: ContextCache
     grid: tuple[int, int]
+    edits: Edits
     embedded: dict[int, Tensor] = field(default_factory=dict)  # texts [1, l, D]
     texts: dict[int, tuple[ByLayer[Tensor], ByLayer[Tensor]]] = field(default_factory=dict)
 
@@ -116,7 +118,8 @@ class Shard:
         rope: Callable[[Tensor], Tensor] = lambda positions: rope_table(  # noqa: E731
             positions[:, None], *patches, config.head_dim
         )
-        self.streams[message.stream] = Stream(pool, ContextCache(pool, rope), patches)
+        cache = ContextCache(pool, rope)
+        self.streams[message.stream] = Stream(pool, cache, patches, Edits(cache.table))
 
     def close(self, stream: int) -> None:
         """End a stream."""
@@ -155,6 +158,7 @@ class Shard:
                 values.append(v)
             stream.texts[number] = ByLayer(self.first, keys), ByLayer(self.first, values)
         stream.cache.drop(work.drops)
+        stream.edits.apply(work.edits, work.round.steps)
         stream.cache.begin(work.round)
         seconds, means = [0.0] * (self.end - self.first), []
         for slots, state in zip(batches(work.round.slots), states, strict=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from wavecore.cache.edits import Edit
 from wavecore.models.dit import TextContext
 from wavecore.placement.layers.messages import Work
 from wavecore.placement.layers.shard import batches
@@ -36,6 +37,7 @@ class RingPlacement:
         self._texts = 0
         self._known: set[int] = set()
         self._drops: list[Key] = []
+        self._edits: list[Edit] = []
         self._closed = False
 
     @property
@@ -69,6 +71,7 @@ class RingPlacement:
         old = [number for number in self._known if number not in waiting]
         self._known = (self._known | set(new)) - set(old)
         drops, self._drops = self._drops, []
+        edits, self._edits = self._edits, []
         work = Work(
             stream=self._stream,
             micro_step=0,
@@ -80,6 +83,7 @@ class RingPlacement:
             split=[],
             seconds=[],
             probe=self.probe,
+            edits=edits,
         )
         self._ring.submit(work, groups, [used[number] for number in new])
 
@@ -91,6 +95,10 @@ class RingPlacement:
     def drop(self, keys: Iterable[Key]) -> None:
         """Forget keys that no further round reads, before the next one."""
         self._drops += keys
+
+    def edit(self, edit: Edit) -> None:
+        """Change the page table before the next round, on every rank."""
+        self._edits.append(edit)
 
     def close(self) -> None:
         """Give up the stream's pages."""
