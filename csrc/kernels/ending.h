@@ -28,6 +28,12 @@ struct RowWalk {
   }
 };
 
+template <typename T, typename Args>
+inline const T* residual_row(const Args& a, const RowWalk& place) {
+  return static_cast<const T*>(a.residual.data) + place.slot * a.residual.slot_stride +
+         place.token * a.residual.token_stride;
+}
+
 // Columns [first, first + columns) of a row of the result; `product(at, count)` is what is to be gated and added.
 template <typename T, typename Args, typename Product>
 inline __attribute__((always_inline)) void finish_row(const Args& a, const RowWalk& place, int64_t first,
@@ -35,8 +41,7 @@ inline __attribute__((always_inline)) void finish_row(const Args& a, const RowWa
   T* out = static_cast<T*>(a.out) + place.row * a.outputs + first;
   if (!a.residual.data)
     return for_vectors(columns, [&](int64_t at, int64_t count) { store_some(out + at, product(at, count), count); });
-  const T* residual = static_cast<const T*>(a.residual.data) + place.slot * a.residual.slot_stride +
-                      place.token * a.residual.token_stride + first;
+  const T* residual = residual_row<T>(a, place) + first;
   if (!a.gate.data)
     return for_vectors(columns, [&](int64_t at, int64_t count) {
       store_some(out + at, product(at, count) + load_some(residual + at, count), count);

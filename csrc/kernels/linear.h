@@ -17,7 +17,7 @@ constexpr int64_t kLinearDepth = 1024;    // inputs whose panel stays in the sec
 struct LinearScratch {
   float* x;      // [rows][inputs], where they are not float32 already
   float* panel;  // [kLinearDepth][kPanel]
-  float* sums;   // [rows][kPanel], between blocks of inputs
+  float* sums;   // [rows][kPanel]
 };
 
 inline int64_t linear_row_block(const LinearArgs& a) {
@@ -30,6 +30,43 @@ inline int64_t scratch_layout(const LinearArgs& a, float* base, LinearScratch& s
   s.sums = s.panel + kLinearDepth * kPanel;
   s.x = s.sums + linear_row_block(a) * kPanel;
   return s.x - base + linear_row_block(a) * a.inputs;
+}
+
+// What follows the sums of a tile.
+enum class Ending { bias, gelu, residual, gate };
+
+// A whole tile of the result, of kRows rows from `walk` on. Sums go from the registers to the result.
+template <Ending ending, typename T, typename G>
+inline void whole_tile(const LinearArgs& a, RowWalk& walk, int64_t first, const float* left, int64_t left_stride,
+                       const float* panel, int64_t depth, const float* before) {
+  T* out = static_cast<T*>(a.out) + walk.row * a.outputs + first;
+  const T* residual[kRows];
+  const G* gate[kRows];
+  for (int r = 0; r < kRows; ++r, walk.next()) {
+    if constexpr (ending == Ending::residual || ending == Ending::gate) residual[r] = residual_row<T>(a, walk) + first;
+    if constexpr (ending == Ending::gate) gate[r] = modulation_row<G>(a.gate, walk.slot, walk.frame) + first;
+  }
+  V bias[kVectors];
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) bias[j] = a.bias ? load(a.bias + first + j * W) : zero();
+  panel_product(left, left_stride, panel, depth, before, [&](int r, int j, V sum) {
+    V value = sum + bias[j];
+    if constexpr (ending == Ending::gelu) value = gelu(value);
+    if constexpr (ending == Ending::residual) value = value + load(residual[r] + j * W);
+    if constexpr (ending == Ending::gate) value = fma(value, load(gate[r] + j * W), load(residual[r] + j * W));
+    store(out + r * a.outputs + j * W, value);
+  });
+}
+
+using WholeTile = void (*)(const LinearArgs&, RowWalk&, int64_t, const float*, int64_t, const float*, int64_t,
+                           const float*);
+
+template <typename T>
+WholeTile choose_whole_tile(const LinearArgs& a) {
+  if (a.gelu) return a.residual.data ? nullptr : whole_tile<Ending::gelu, T, T>;
+  if (!a.residual.data) return whole_tile<Ending::bias, T, T>;
+  if (!a.gate.data) return whole_tile<Ending::residual, T, T>;
+  return a.gate.dtype == a.dtype ? whole_tile<Ending::gate, T, T> : whole_tile<Ending::gate, T, float>;
 }
 
 // Bias and GELU of a tile of sums, in place.
@@ -47,6 +84,31 @@ inline void activate_tile(const LinearArgs& a, float* tile, int64_t first, int64
       store(tile + r * kPanel + j * W, a.gelu ? gelu(value) : value);
     }
 }
+
+// Rows of the weight that the next panel will be packed from, fetched from memory while this one is used: one part
+// for each tile.
+template <typename T>
+struct PanelAhead {
+  const T* rows;
+  int64_t count, stride, depth, part, at = 0;
+
+  PanelAhead(const LinearArgs& a, int64_t first, int64_t k, int64_t tiles) {
+    k += kLinearDepth;
+    if (k >= a.inputs) k = 0, first += kPanel;
+    stride = a.inputs;
+    depth = stride - k < kLinearDepth ? stride - k : kLinearDepth;
+    count = a.outputs - first < kPanel ? a.outputs - first : kPanel;
+    rows = static_cast<const T*>(a.weight) + first * stride + k;
+    part = round_up((depth + tiles - 1) / tiles, kLine);
+  }
+
+  void fetch() {
+    for (int64_t end = at + part; at < end && at < depth; at += kLine)
+      for (int64_t n = 0; n < count; ++n) __builtin_prefetch(rows + n * stride + at);
+  }
+
+  static constexpr int64_t kLine = 64 / int64_t(sizeof(T));
+};
 
 // Rows of a block as float32: in place where they are, else copied. The last tile is filled up with zeros.
 inline const float* linear_left(const float* x, int64_t, int64_t, int64_t, int64_t, float*) { return x; }
@@ -73,6 +135,7 @@ void linear_item(const LinearArgs& a, int64_t item, const LinearScratch& s) {
       for (int64_t i = 0; i < a.inputs; ++i)
         s.x[r * a.inputs + i] = whole + r < rows ? left[(whole + r) * stride + i] : 0.0f;
   }
+  WholeTile finish = choose_whole_tile<T>(a);
   int64_t begin = item / blocks * kLinearPanels * kPanel;
   for (int64_t first = begin; first < begin + kLinearPanels * kPanel && first < a.outputs; first += kPanel) {
     int64_t columns = a.outputs - first < kPanel ? a.outputs - first : kPanel;
@@ -81,24 +144,26 @@ void linear_item(const LinearArgs& a, int64_t item, const LinearScratch& s) {
       const T* weight[kPanel];
       for (int64_t n = 0; n < columns; ++n) weight[n] = static_cast<const T*>(a.weight) + (first + n) * a.inputs + k;
       pack_panels(weight, columns, depth, s.panel);
+      PanelAhead<T> ahead(a, first, k, (rows + kRows - 1) / kRows);
       RowWalk walk(a, first_row);
+      bool last = k + depth >= a.inputs;
       for (int64_t row = 0; row < rows; row += kRows) {
-        alignas(64) float tile[kRows * kPanel];
-        if (row < whole)
-          panel_tile(left + row * stride + k, stride, s.panel, depth, tile, kPanel);
-        else
-          panel_tile(s.x + k, a.inputs, s.panel, depth, tile, kPanel);
-        float* before = s.sums + row * kPanel;
-        if (k > 0)
-          for (int64_t i = 0; i < kRows * kPanel; i += W) store(tile + i, load(before + i) + load(tile + i));
-        if (k + kLinearDepth < a.inputs) {
-          __builtin_memcpy(before, tile, sizeof tile);
+        ahead.fetch();
+        float* sums = s.sums + row * kPanel;
+        const float* before = k > 0 ? sums : nullptr;
+        const float* from = row < whole ? left + row * stride + k : s.x + k;
+        int64_t from_stride = row < whole ? stride : a.inputs;
+        if (last && finish && row + kRows <= rows && columns == kPanel) {
+          finish(a, walk, first, from, from_stride, s.panel, depth, before);
           continue;
         }
+        panel_product(from, from_stride, s.panel, depth, before,
+                      [&](int r, int j, V sum) { store(sums + r * kPanel + j * W, sum); });
+        if (!last) continue;
+        activate_tile(a, sums, first, columns);
         int64_t present = rows - row < kRows ? rows - row : kRows;
-        activate_tile(a, tile, first, columns);
         for (int64_t r = 0; r < present; ++r, walk.next())
-          finish_row<T>(a, walk, first, columns, [&](int64_t at, int64_t) { return load(tile + r * kPanel + at); });
+          finish_row<T>(a, walk, first, columns, [&](int64_t at, int64_t) { return load(sums + r * kPanel + at); });
       }
     }
   }

@@ -48,14 +48,16 @@ inline void pack_panels(const T* const* rows, int64_t count, int64_t depth, floa
   }
 }
 
-// out[kRows][kPanel] = left[kRows][depth] * panel[depth][kPanel]
-inline void panel_tile(const float* left, int64_t left_stride, const float* panel, int64_t depth, float* out,
-                       int64_t out_stride) {
+// left[kRows][depth] * panel[depth][kPanel] + before[kRows][kPanel] (nothing where null), each vector of which is handed
+// to finish(row, vector of the row, sum) while it is in a register.
+template <typename Finish>
+inline __attribute__((always_inline)) void panel_product(const float* left, int64_t left_stride, const float* panel,
+                                                         int64_t depth, const float* before, Finish finish) {
   V acc[kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) acc[r][j] = zero();
+    for (int j = 0; j < kVectors; ++j) acc[r][j] = before ? load(before + r * kPanel + j * W) : zero();
   for (int64_t i = 0; i < depth; ++i) {
     V right[kVectors];
 #pragma GCC unroll 4
@@ -70,7 +72,14 @@ inline void panel_tile(const float* left, int64_t left_stride, const float* pane
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) store(out + r * out_stride + j * W, acc[r][j]);
+    for (int j = 0; j < kVectors; ++j) finish(r, j, acc[r][j]);
+}
+
+// out[kRows][kPanel] = left[kRows][depth] * panel[depth][kPanel]
+inline void panel_tile(const float* left, int64_t left_stride, const float* panel, int64_t depth, float* out,
+                       int64_t out_stride) {
+  panel_product(left, left_stride, panel, depth, nullptr,
+                [&](int r, int j, V sum) { store(out + r * out_stride + j * W, sum); });
 }
 
 }  // namespace wavecore::WAVECORE_ISA
