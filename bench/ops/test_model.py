@@ -40,8 +40,11 @@ def _pages(count: int, page_tokens: int, config: DiTConfig, slots: int, dtype: t
     )
 
 
-def test_sprites_forward(results: dict[str, Any]) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sprites_forward(threads: int, results: dict[str, Any]) -> None:
     """Five slots of three latent frames with a context of twelve, on the kernels and on PyTorch."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     dit = load_sprites().dit.eval().requires_grad_(False)
     config, slots, frames, size = dit.config, 5, 3, 16
     torch.manual_seed(0)
@@ -61,7 +64,8 @@ def test_sprites_forward(results: dict[str, Any]) -> None:
             pair = measure_pair(lambda: forward("auto"), lambda: forward("torch"), 6.0)
         finally:
             ops.set_backend("auto")
-    results["sprites_forward"] = _row(pair, "eager PyTorch", bar=2.0)
+            torch.set_num_threads(before)
+    results[f"sprites_forward_{threads}_threads"] = _row(pair, "eager PyTorch", bar=2.0)
 
 
 def _row(pair: Any, beside: str, bar: float) -> dict[str, Any]:
