@@ -120,7 +120,7 @@ def test_a_rank_of_a_sequence_that_is_killed_is_named(pipe):
 @pytest.mark.parametrize(
     ("placing", "message"),
     [
-        ({"placement": "moon"}, "placement: expected one of local, replicas, sequence, got 'moon'"),
+        ({"placement": "moon"}, "placement: expected one of local, replicas, layers, sequence, got 'moon'"),
         (
             {"placement": "replicas", "devices": 2},
             "devices: expected 3 for 2 steps, a process a stage and one",
@@ -135,8 +135,28 @@ def test_a_rank_of_a_sequence_that_is_killed_is_named(pipe):
         ({"devices": 2}, "devices: expected 1 with placement local, got 2"),
         ({"decoders": -1}, "decoders: expected at least 0, got -1"),
         ({"decoders": 2}, "workers: expected 1 to 1, one a unit at most, got 2"),
-        ({"decoders": DecodeOptions(), "control": "speculative"}, "placement: expected local, without"),
-        ({"placement": "replicas", "control": "speculative"}, "under control speculative, got replicas"),
+        (
+            {"decoders": DecodeOptions(), "control": "speculative"},
+            "decoders: expected none under control spec",
+        ),
+        (
+            {"placement": "sequence", "control": "speculative"},
+            "placement: expected local, replicas or layers under control speculative, got sequence",
+        ),
+        (
+            {"placement": "replicas", "control": "speculative", "rounds": "sequential"},
+            "rounds: expected wavefront for replicas, got sequential",
+        ),
+        (
+            {"placement": "replicas", "control": "speculative", "devices": 2},
+            "devices: expected 3 for 2 steps, a process a stage and one",
+        ),
+        (
+            {"placement": "layers", "control": "speculative", "devices": 9},
+            "devices: expected 1 to 2 ranks for 2 layers, got 9",
+        ),
+        ({"placement": "layers"}, "placement: expected rounds stream_batch with layers, got wavefront"),
+        ({"devices": 2, "control": "speculative"}, "devices: expected 1 with placement local, got 2"),
     ],
 )
 def test_what_cannot_be(pipe, placing, message):

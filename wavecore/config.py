@@ -127,10 +127,10 @@ class RunSettings(BaseModel):
     rounds: Annotated[RoundsKind | None, BeforeValidator(_choice)] = Field(
         None, description="order of the work; the one the model was distilled for when left out"
     )
-    placement: Literal["local", "replicas", "sequence"] = Field(
+    placement: Literal["local", "replicas", "layers", "sequence"] = Field(
         "local",
-        description="where the work runs: here, a process a denoising stage and one for the store, or the "
-        "tokens of a chunk split over processes",
+        description="where the work runs: here, a process a denoising stage and one for the store, layers "
+        "over a ring of processes, or the tokens of a chunk split over processes",
     )
     output_path: FilePath | None = Field(
         None, description="output.mp4, output (frames) or output.safetensors when left out"
@@ -161,7 +161,7 @@ class GenerateSettings(RunSettings):
     num_frames: Count | None = Field(None, description="length in frames, instead of seconds")
     fps: Positive = Field(16, description="frames a second")
     devices: Count | None = Field(
-        None, description="processes of placement sequence (2 when left out) or replicas (steps + 1)"
+        None, description="processes of placement layers and sequence (2 when left out), replicas (steps + 1)"
     )
     split: Literal["ulysses", "ring"] = Field("ulysses", description="how placement sequence attends")
     decoders: Natural = Field(0, description="processes that decode; 0 decodes in this one")

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,7 +20,6 @@ from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
-from wavecore.placement.calls import shared_calls
 from wavecore.placing import PlacementName, Placing
 from wavecore.restyling import Restyling, start_ring, streaming_rules
 from wavecore.rounds import (
@@ -124,10 +122,11 @@ class Pipeline:
             Frames a second of the time stamps; the model's own when not given.
         rounds : "wavefront", "sequential" or "stream_batch", optional
             Order of the work; the one the model was distilled for when not given.
-        placement : "local", "replicas" or "sequence"
+        placement : "local", "replicas", "layers" or "sequence"
             Where the work runs: on one device; with a process for each denoising stage and one for the
-            store pass (wave parallelism; rounds "wavefront"); or with the tokens of a chunk split over
-            processes (sequence parallelism). Control "speculative" runs on one device.
+            store pass (wave parallelism; rounds "wavefront"); with the layers over a ring of processes
+            (control "speculative", or rounds "stream_batch"); or with the tokens of a chunk split over
+            processes (sequence parallelism; control "free").
         devices, split, decoders, replicas
             See `wavecore.placing.Placing`.
         control : "free" or "speculative"
@@ -161,12 +160,8 @@ class Pipeline:
             placement=placement, devices=devices, split=split, replicas=replicas, decoders=decoders
         )
         if control == "speculative":
-            if placing != Placing():
-                raise UsageError(
-                    f"placement: expected local, without decoders, under control speculative, got {placement}"
-                )
+            place = placing.calls(self.model, rules, trace, shared)
             chosen = Speculation() if speculation is None else speculation
-            place = None if shared is None else partial(shared_calls, shared)
             return start_session(
                 self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace, place
             )

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
-from wavecore.rounds import NoiseLevel, Rules
+from wavecore.placement.calls import CallPlace, CallPlacement, CallStream, shared_place
+from wavecore.rounds import NoiseLevel, Rules, Wavefront
 from wavecore.session import Session
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from wavecore.models.dit import CausalWanDiT
     from wavecore.placement.decode import DecodeOptions
+    from wavecore.placement.device import SharedDevice
     from wavecore.placement.replicas import ReplicaOptions, Replicas
     from wavecore.placement.sequence import SequenceMode
     from wavecore.restyling import Restyling
     from wavecore.trace import Trace
 
-PlacementName = Literal["local", "replicas", "sequence"]
+PlacementName = Literal["local", "replicas", "layers", "sequence"]
+_RANKS = 2  # where none are asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +35,12 @@ class Placing:
 
     Attributes
     ----------
-    placement : "local", "replicas" or "sequence"
-        On one device; with a process for each denoising stage and one for the store pass; or with the tokens
-        of every slot split over `devices` processes.
+    placement : "local", "replicas", "layers" or "sequence"
+        On one device; with a process for each denoising stage and one for the store pass; with the layers
+        over a ring of `devices` processes; or with the tokens of every slot split over as many.
     devices : int, optional
-        Processes of the rounds: the ranks of "sequence", 2 when not given; for "replicas" it has to be what
-        the steps need.
+        Processes of the rounds: the ranks of "layers" and "sequence", 2 when not given; for "replicas" it has
+        to be what the steps need.
     split : "ulysses" or "ring"
         How "sequence" attends.
     replicas : Replicas or ReplicaOptions, optional
@@ -80,15 +85,82 @@ class Placing:
 
             check_devices(self.devices, rules.steps)
             return ReplicaSession(*stream, self.replicas, decoders)
-        ring = None
-        if self.placement == "sequence":
+        ring: Any = None
+        if self.placement == "layers":
+            from wavecore.restyling import start_ring
+
+            rules, ring = start_ring(model, rules, self._ranks, trace)
+            stream = (model, prompt, rules, *stream[3:])
+        elif self.placement == "sequence":
             from wavecore.placement.sequence import SequenceOptions, SequencePlacement
 
-            options = SequenceOptions(ranks=2 if self.devices is None else self.devices, mode=self.split)
+            options = SequenceOptions(ranks=self._ranks, mode=self.split)
             ring = SequencePlacement(model.dit, options)
-        elif self.devices not in (None, 1):
-            raise UsageError(f"devices: expected 1 with placement local, got {self.devices}")
+        else:
+            self._check_one()
         return Session(*stream, ring=ring, decoders=decoders)
+
+    def calls(
+        self, model: StreamModel, rules: Rules, trace: Trace | None = None, shared: SharedDevice | None = None
+    ) -> CallPlace | None:
+        """Where the rounds of calls run, under control "speculative"; None for the device of the model.
+
+        Parameters
+        ----------
+        model : StreamModel
+        rules : Rules
+            Of a stream of chunks.
+        trace : Trace, optional
+            Takes the rounds of replicas.
+        shared : SharedDevice, optional
+            Runs the rounds together with those of other streams.
+
+        Raises
+        ------
+        UsageError
+            What calls cannot be run on.
+        """
+        if self.decoders:
+            raise UsageError(
+                "decoders: expected none under control speculative, where calls decode, got some"
+            )
+        if shared is not None and self.placement != "local":
+            raise UsageError(f"shared: expected none with placement {self.placement}, got a device")
+        if self.replicas is not None and self.placement != "replicas":
+            raise UsageError(f"replicas: expected none with placement {self.placement}, got some")
+        if self.placement == "replicas":
+            from wavecore.placement.replica_calls import ReplicaCalls
+            from wavecore.placement.replicas import Replicas
+
+            options = self.replicas
+            if isinstance(options, Replicas):
+                raise UsageError("replicas: expected options under control speculative, got running ones")
+            if not isinstance(rules, Wavefront):
+                got = type(rules).__name__.lower()
+                raise UsageError(f"rounds: expected wavefront for replicas, got {got}")
+            check_devices(self.devices, rules.steps)
+            return CallPlace("replicas", lambda stream: ReplicaCalls(model.dit, stream, options, trace))
+        if self.placement == "layers":
+            return CallPlace("layers", partial(self._ring, model.dit))
+        if self.placement == "sequence":
+            expected = "local, replicas or layers under control speculative"
+            raise UsageError(f"placement: expected {expected}, got sequence")
+        self._check_one()
+        return None if shared is None else shared_place(shared)
+
+    def _ring(self, dit: CausalWanDiT, stream: CallStream) -> CallPlacement:
+        from wavecore.placement.layers import Ring
+        from wavecore.placement.layers.calls import RingCalls
+
+        return RingCalls(Ring(dit, self._ranks, for_one_stream=True), stream)
+
+    @property
+    def _ranks(self) -> int:
+        return _RANKS if self.devices is None else self.devices
+
+    def _check_one(self) -> None:
+        if self.devices not in (None, 1):
+            raise UsageError(f"devices: expected 1 with placement local, got {self.devices}")
 
     def _decoders(self) -> DecodeOptions | None:
         if not isinstance(self.decoders, int):

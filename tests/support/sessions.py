@@ -10,7 +10,16 @@ CAUSAL = ("retained-prefix", "clean-prefill")
 JOINT = ("boundary-image", "latent-input", "keyframes")
 
 
-def start(pipe, adapter="retained-prefix", rounds="sequential", frames=61, trace=None, costs=COSTS, **more):
+def start(
+    pipe,
+    adapter="retained-prefix",
+    rounds="sequential",
+    frames=61,
+    trace=None,
+    costs=COSTS,
+    placement="local",
+    **more,
+):
     speculation = Speculation(
         adapter=adapter, latents=6, overlap=2, pacing="virtual", costs=costs, **{"margin": 0.01, **more}
     )
@@ -20,6 +29,7 @@ def start(pipe, adapter="retained-prefix", rounds="sequential", frames=61, trace
         seed=3,
         num_frames=frames,
         rounds=rounds,
+        placement=placement,
         control="speculative",
         speculation=speculation,
         trace=trace,

@@ -16,6 +16,7 @@ from wavecore.interactive.session import Delivery, fingerprint
 from wavecore.interactive.speculation import Speculation, make_parts
 from wavecore.interactive.worker import RecordedWorker, Stopped
 from wavecore.models.bundle import StreamModel
+from wavecore.placement.calls import same_place
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.session import FrameGroup
 from wavecore.trace import read_events
@@ -133,11 +134,19 @@ def replay(
         It is another model.
     """
     stated = recording.description
+    if stated.get("placement") == "shared":
+        raise InputError(
+            "placement: expected a session that ran alone, got one whose batches held others too"
+        )
     if stated["fingerprint"] != fingerprint(model):
         raise InputError(f"model: expected the recorded {stated['model']}, got one with other weights")
     fps, num_frames = stated["fps"], stated["num_frames"]
     width, height = stated["size"]
-    parts = make_parts(model, recording.speculation, rules, levels, stated["seed"], (width, height), fps)
+    joint = model.defaults.joint_latents is not None
+    place = None if joint else same_place(model.dit, stated.get("placement", "local"))
+    parts = make_parts(
+        model, recording.speculation, rules, levels, stated["seed"], (width, height), fps, place
+    )
     reports = Counter(event.job for event in recording.inputs if isinstance(event, Ready))
     worker = RecordedWorker(parts.generator, reports, recording.stopped)
     delivery = Delivery(parts, fps, model.vae.temporal_factor, num_frames)

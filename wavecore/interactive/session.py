@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.speculation import Parts, Speculation, make_parts
 from wavecore.interactive.worker import Stopped, ThreadWorker, VirtualWorker, Worker
 from wavecore.models.bundle import StreamModel
-from wavecore.placement.calls import CallPlacement, CallStream
+from wavecore.placement.calls import CallPlace
 from wavecore.prompt import check_prompt
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.session import FrameGroup
@@ -320,7 +320,7 @@ def start_session(
     fps: float,
     num_frames: int | None = None,
     trace: Trace | None = None,
-    place: Callable[[CallStream], CallPlacement] | None = None,
+    place: CallPlace | None = None,
 ) -> SpeculativeSession:
     """Start a stream; parameters as for `Pipeline.session`, `place` as for `make_parts`."""
     check_prompt(prompt)
@@ -331,6 +331,7 @@ def start_session(
         "seed": seed,
         "steps": rules.steps,
         "rounds": type(rules).__name__.lower(),
+        "placement": "local" if place is None else place.name,
         "size": list(size),
         "fps": fps,
         "num_frames": num_frames,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.joint import JointGenerator
 from wavecore.interactive.predictions import Generator
 from wavecore.models.bundle import StreamModel
-from wavecore.placement.calls import CallPlacement, CallStream
+from wavecore.placement.calls import CallPlace, local_place
 from wavecore.rounds import NoiseLevel, Rules, Sequential, Wavefront
 from wavecore.rounds.calls import CallRules
 
@@ -120,11 +120,11 @@ def make_parts(
     seed: int,
     size: tuple[int, int],
     fps: float,
-    place: Callable[[CallStream], CallPlacement] | None = None,
+    place: CallPlace | None = None,
 ) -> Parts:
     """Make adapter, controller and generator for a model.
 
-    `place` finds the stream of a causal model a place where its rounds run; see `CausalGenerator`.
+    `place` is where the rounds of a causal model run; the device of the model when left out.
 
     Raises
     ------
@@ -134,8 +134,10 @@ def make_parts(
     adapter = _adapter(model, speculation)
     joint = model.defaults.joint_latents is not None
     if speculation.cut and (joint or not isinstance(rules, Wavefront)):
-        got = f"a bidirectional model ({model.name})" if joint else type(rules).__name__.lower()
+        got = _kind(model) if joint else type(rules).__name__.lower()
         raise UsageError(f"cut: expected rounds wavefront on a causal model, got {got}")
+    if joint and place is not None:
+        raise UsageError(f"placement: expected local with {_kind(model)}, got {place.name}")
     estimator = QuantileEstimator(
         adapter.latents,
         margin=speculation.margin,
@@ -157,19 +159,21 @@ def make_parts(
     generator: Generator
     if not joint:
         prefill = isinstance(adapter, CleanPrefill)
-        calls = call_rules(rules)
+        place = place or local_place(model.dit)
+        calls = call_rules(rules, place.apart)
         generator = CausalGenerator(
-            model, calls, levels, seed, size, adapter.latents, prefill=prefill, place=place, **whole
+            model, calls, levels, seed, size, adapter.latents, prefill=prefill, place=place.open, **whole
         )
     else:
         generator = JointGenerator(model, adapter, levels, seed, size, **whole)
     return Parts(adapter, Controller(settings, estimator), generator)
 
 
-def call_rules(rules: Rules) -> CallRules:
+def call_rules(rules: Rules, apart: bool = False) -> CallRules:
     """Rules of calls after those of an endless stream: histories are counted in latents, not in chunks.
 
-    On one device the first chunk of a wave goes alone, so that it answers as soon as in sequential order.
+    The first chunk of a wave goes alone, so that it answers as soon as in sequential order, unless slots are
+    `apart`, each in a process.
     """
     if not isinstance(rules, Sequential | Wavefront):
         raise UsageError(
@@ -184,8 +188,12 @@ def call_rules(rules: Rules) -> CallRules:
         history=history * rules.chunk_frames,
         store_history=rules.store_history * rules.chunk_frames,
         anchor=rules.anchor_chunks > 0,
-        first_alone=wave,
+        first_alone=wave and not apart,
     )
+
+
+def _kind(model: StreamModel) -> str:
+    return f"a bidirectional model ({model.name})"
 
 
 def fitting_adapters(model: StreamModel) -> tuple[AdapterName, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -118,6 +119,27 @@ class CallPlacement:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class CallPlace:
+    """Where streams of calls find a place.
+
+    Attributes
+    ----------
+    name : str
+        "local", "shared", "replicas" or "layers".
+    open : callable
+        Takes a stream in.
+    """
+
+    name: str
+    open: Callable[[CallStream], CallPlacement]
+
+    @property
+    def apart(self) -> bool:
+        """Whether each slot of a round has a process, so that a chunk is as fast beside others as alone."""
+        return self.name == "replicas"
+
+
 class LocalCalls(CallPlacement):
     """Calls on one device.
 
@@ -180,7 +202,27 @@ def local_calls(
     return LocalCalls(LocalPlacement(dit, cache, order), stream, dit.patch_embedding.weight.device, elsewhere)
 
 
-def shared_calls(device: SharedDevice, stream: CallStream) -> LocalCalls:
-    """Calls on a device whose rounds are run together with those of other streams."""
-    placement = device.open(stream.rules, stream.pool, *stream.latent[1:])
-    return LocalCalls(placement, stream, device.dit.patch_embedding.weight.device)
+def local_place(dit: CausalWanDiT) -> CallPlace:
+    """The device of a model."""
+    return CallPlace("local", partial(local_calls, dit))
+
+
+def shared_place(device: SharedDevice) -> CallPlace:
+    """A device that runs the rounds of several streams together."""
+
+    def take_in(stream: CallStream) -> LocalCalls:
+        placement = device.open(stream.rules, stream.pool, *stream.latent[1:])
+        return LocalCalls(placement, stream, device.dit.patch_embedding.weight.device)
+
+    return CallPlace("shared", take_in)
+
+
+def same_place(dit: CausalWanDiT, name: str) -> CallPlace:
+    """The device of a model, where the same is made, in the same steps, as in the place of that name."""
+    if name == "local":
+        return local_place(dit)
+    slots: Order = (
+        "slots"  # one by one, as in processes, which a library's matrix product may tell from a batch
+    )
+    elsewhere = name == "replicas"
+    return CallPlace(name, partial(local_calls, dit, order=slots, elsewhere=elsewhere))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from wavecore.control.streaming import BatchingController, BatchingSettings
 from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.speculation import call_rules
-from wavecore.placement.calls import shared_calls
+from wavecore.placement.calls import shared_place
 from wavecore.placement.device import SharedDevice
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def time_calls(
         Measured, of each stream.
     """
     rules, levels = call_rules(pipe.rules(None, steps)), pipe.levels(steps)
-    place = None if shared is None else partial(shared_calls, shared)
+    place = None if shared is None else shared_place(shared).open
     generators = [
         CausalGenerator(pipe.model, rules, levels, seed, pipe.size, latents, place=place)
         for seed in range(sessions)
