@@ -43,6 +43,7 @@ def test_a_prompt_cuts_a_wave_over_processes_and_one_device_replays_it(pipe, tmp
     assert (result.different, result.same_totals, result.groups) == ([], True, 21)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACES)
 def test_a_real_time_session_over_processes(pipe, tmp_path, placement):
     log = tmp_path / "run.jsonl"
@@ -65,6 +66,7 @@ def test_a_real_time_session_over_processes(pipe, tmp_path, placement):
     assert (result.different, result.same_totals) == ([], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("placement", "message"), [("replicas", r"rank 1 \(stage 1\)"), ("layers", "rank 1")]
 )
@@ -86,6 +88,7 @@ def test_a_session_in_one_batch_with_others_cannot_be_replayed(pipe, tmp_path):
     log = tmp_path / "run.jsonl"
     with Trace(log) as trace, start(pipe, trace=trace, frames=5) as session:
         list(session)
-    log.write_text(log.read_text().replace('"placement": "local"', '"placement": "shared"'))
+    recording = read_recording(log)
+    recording.description["placement"] = "shared"
     with pytest.raises(WavecoreError, match="placement: expected a session that ran alone"):
-        replay(read_recording(log), pipe.model, pipe.rules("sequential", 2), pipe.levels(2))
+        replay(recording, pipe.model, pipe.rules("sequential", 2), pipe.levels(2))

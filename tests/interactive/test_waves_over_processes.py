@@ -80,17 +80,18 @@ def check(pipe, seed, place, elsewhere, **more):
 # -- replicas --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [1, 2, 4])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("steps", "seed"), [(1, 1), (2, 0), (4, 1)])
 def test_replicas_make_what_one_device_makes(pipe, nursery, steps, seed):
     assert check(pipe, seed, replicas(pipe, nursery), True, steps=steps, anchor=seed % 2 == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "transport"), MODES)
 def test_replicas_in_every_mode(pipe, nursery, mode, transport):
     assert check(pipe, 3, replicas(pipe, nursery, mode=mode, transport=transport), True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["paged", "early"])
 def test_replicas_with_one_generation_of_pages(pipe, nursery, mode):
     assert check(pipe, 4, replicas(pipe, nursery, mode=mode, generations=1), True)
@@ -112,7 +113,7 @@ def test_many_cuts_over_replicas(pipe, nursery, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 4])
-@pytest.mark.parametrize("seed", range(2, 40))
+@pytest.mark.parametrize("seed", range(40))
 def test_replicas_under_many_decisions(pipe, nursery, steps, seed):
     place = replicas(pipe, nursery, mode=("paged", "early")[seed % 2], generations=1 + seed % 3)
     check(pipe, seed, place, True, steps=steps, anchor=seed % 4 < 2, first_alone=seed % 8 < 2)
@@ -121,8 +122,7 @@ def test_replicas_under_many_decisions(pipe, nursery, steps, seed):
 # -- ring ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [1, 2, 4])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("steps", "seed"), [(1, 1), (2, 0), (4, 1)])
 def test_a_ring_makes_what_one_device_makes(pipe, ring, steps, seed):
     more = {"anchor": seed % 2 == 0, "first_alone": seed % 2 == 1}
     assert check(pipe, seed, partial(RingCalls, ring), False, steps=steps, **more)
@@ -145,7 +145,7 @@ def test_a_ring_that_is_cut_keeps_what_lies_before_and_continues_afresh(pipe, ri
 def test_rings_under_many_decisions(pipe, ranks):
     with Ring(pipe.model.dit, ranks) as ring:
         place = partial(RingCalls, ring)
-        for seed in range(2, 30):
+        for seed in range(30):
             more = {"steps": (1, 2, 4)[seed % 3], "anchor": seed % 4 < 2, "first_alone": seed % 8 < 4}
             check(pipe, seed, place, False, **more)
         for seed in range(1, 20):
