@@ -1,11 +1,14 @@
 """Pictures of docs/streaming.md: `python bench/streaming_figures.py [ring|slo|sheet ...]`.
 
-They are written to docs/images. `ring` and `slo` run in virtual time; `sheet` restyles two short clips.
+They are written to docs/images. `ring` draws what `bench/streaming.py ring` has logged, `slo` runs in virtual
+time, `sheet` restyles two short clips.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,11 +17,12 @@ import numpy as np
 
 import wavecore as wc
 from wavecore.control.clock import SECOND
-from wavecore.control.streaming import BatchingController, BatchingSettings, NoiseSettings, StreamingSettings
+from wavecore.control.streaming import BatchingController, BatchingSettings, StreamingSettings
 from wavecore.control.streaming.simulation import simulate
-from wavecore.rounds import Rounds, StreamBatch
+from wavecore.restyling import motion_noise
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
 IMAGES = ROOT / "docs" / "images"
 
 
@@ -28,40 +32,52 @@ def figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def ring(ranks: int = 3, steps: int = 2, chunks: int = 5) -> None:
-    """Which rank works on which round, and which chunks are in it."""
+def ring() -> None:
+    """Two ranks from the first round of a stream on, as `bench/streaming.py ring` has logged them."""
     from matplotlib import colormaps
 
+    logged = json.loads((RESULTS / "streaming.json").read_text())["ring"]["timeline"]
     colours = colormaps["tab20"].colors  # type: ignore[attr-defined]
-    picture = figure(10, 2.6)
+    picture = figure(11, 2.8)
     axes = picture.subplots()
-    for round in Rounds(StreamBatch(steps=steps, lag=ranks), chunks):
-        for rank in range(ranks):
-            left = round.index + rank
-            share = 0.8 / max(1, len(round.slots))
-            for row, slot in enumerate(sorted(round.slots, key=lambda slot: slot.stage)):
-                bottom = rank - 0.4 + row * share
-                axes.barh(bottom, 0.94, share * 0.96, left, align="edge", color=colours[slot.chunk % 20])
-                axes.text(
-                    left + 0.47,
-                    bottom + share / 2,
-                    f"c{slot.chunk} σ{slot.stage}",
-                    ha="center",
-                    va="center",
-                    fontsize=7,
-                )
-            if rank + 1 < ranks and round.slots:
-                axes.annotate(
-                    "",
-                    (left + 1.0, rank + 0.6),
-                    (left + 0.94, rank + 0.3),
-                    arrowprops={"arrowstyle": "->", "lw": 0.7},
-                )
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    ends = {(entry["rank"], entry["round"]): entry["start_ms"] + entry["ms"] for entry in logged}
+    starts = {(entry["rank"], entry["round"]): entry["start_ms"] for entry in logged}
+    for entry in logged:
+        slots = sorted(entry["slots"].items())
+        share = 0.8 / len(slots)
+        for row, (level, chunk) in enumerate(slots):
+            bottom = entry["rank"] - 0.4 + row * share
+            axes.barh(
+                bottom,
+                entry["ms"],
+                share * 0.96,
+                entry["start_ms"],
+                align="edge",
+                color=colours[chunk % 20],
+            )
+            axes.text(
+                entry["start_ms"] + entry["ms"] / 2,
+                bottom + share / 2,
+                f"c{chunk} σ{level}",
+                ha="center",
+                va="center",
+                fontsize=7,
+            )
+    last = max(entry["round"] for entry in logged)
+    for index in range(last + 1):
+        hops = [((0, index), (1, index))] + [((1, index), (0, index + 2))] * (index + 2 <= last)
+        for left, reached in hops:
+            axes.annotate(
+                "",
+                (starts[reached], reached[0] - 0.4 * (1 if reached[0] else -1)),
+                (ends[left], left[0] + 0.4 * (-1 if left[0] else 1)),
+                arrowprops={"arrowstyle": "->", "lw": 0.7},
+            )
+    axes.set_yticks(range(2), ["rank 0", "rank 1"])
     axes.invert_yaxis()
-    axes.axvline(steps * ranks, color="black", lw=0.8, ls=":")
-    axes.text(steps * ranks + 0.05, -0.5, "first chunk out", fontsize=7, va="bottom")
-    axes.set(xlabel="micro-step", xlim=(0, None))
+    axes.axvline(ends[1, 2], color="black", lw=0.8, ls=":")
+    axes.text(ends[1, 2], -0.45, " first chunk complete", fontsize=7, va="bottom")
+    axes.set(xlabel="ms", xlim=(0, max(ends.values())))
     picture.savefig(IMAGES / "streaming_ring.png", dpi=110)
 
 
@@ -120,18 +136,16 @@ def slo() -> None:
 
 def sheet(columns: int = 8) -> None:
     """Source, fixed noise and noise after the motion: the sprites world in fast motion, and a real clip."""
-    from streaming import PROMPT, moving
+    from streaming_scenes import PROMPT, SCENE, moving
 
     from wavecore.media import VideoReader, save_contact_sheet
 
     pipe = wc.load("sprites")
     fixed = StreamingSettings(chunk_frames=1, first_chunk_frames=1)
-    motion = StreamingSettings(
-        chunk_frames=1, first_chunk_frames=1, noise=NoiseSettings(highest=0.9, span=0.6, scale=0.5)
-    )
+    motion = replace(fixed, noise=motion_noise(pipe.model.defaults))
     rows: list[Any] = []
     dog = np.stack(list(islice(VideoReader(ROOT / "examples" / "dog.mp4", size=pipe.size), 41)))
-    for source, prompt in ((moving(8.0, 8.0, 41), PROMPT), (dog, "a white ball over water")):
+    for source, prompt in ((moving(SCENE, (7, 4), (-7, -4), 41), PROMPT), (dog, "a white ball over water")):
         picks = np.linspace(4, 40, columns).round().astype(int)
         rows += list(source[picks])
         for settings in (fixed, motion):

@@ -11,7 +11,7 @@ from scipy import ndimage
 
 from wavecore.errors import UsageError
 from wavecore.media import read_video
-from wavecore.metrics import drift, flicker, frame_similarity, optical_flow, warp_error
+from wavecore.metrics import SourceMotion, drift, flicker, frame_similarity, optical_flow, warp_error
 
 DOG = Path(__file__).resolve().parents[1] / "examples" / "dog.mp4"
 
@@ -67,6 +67,8 @@ def test_edit_that_follows_the_motion() -> None:
     assert warp_error(source, source) < 1
     assert warp_error(source, edited) < 3
     assert warp_error(source, 255 - source) < 1, "another colour at each place, moving along"
+    along = SourceMotion(source)
+    assert along.warp_error(edited) == along.warp_error(edited) == warp_error(source, edited)
 
 
 def test_edit_that_stands_still() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ _WINDOW = 3.0  # standard deviation of the window that votes for a motion, in pi
 _NOISE = 1.0  # grey levels per pixel: gradients below this count as flat
 
 
-@torch.inference_mode()
 def warp_error(source: Clip, edited: Clip) -> float:
     """Mean change of an edited video along the motion of its source, in grey levels.
 
@@ -48,18 +48,42 @@ def warp_error(source: Clip, edited: Clip) -> float:
     The measure of Lai et al., "Learning Blind Video Temporal Consistency" (2018), as mean absolute difference
     and with `optical_flow`; numbers from another flow estimator are not comparable.
     """
-    _check(source, edited)
-    total = count = 0.0
-    for before, after in zip(range(len(source) - 1), range(1, len(source)), strict=True):
-        first, second = _grey(source[before]), _grey(source[after])
-        back = optical_flow(second, first)
-        forth = optical_flow(first, second)
-        counts = _agree(back, forth)
-        moved = warp(_planes(edited[before]), back)
-        difference = (moved - _planes(edited[after])).abs().mean(1, keepdim=True)
-        total += float((difference * counts).sum())
-        count += float(counts.sum())
-    return total / count if count else float("nan")
+    _check_clip("source", source)
+    _check_edited(edited, source.shape)
+    return SourceMotion(source).warp_error(edited)
+
+
+class SourceMotion:
+    """Motion of a source, estimated once for all videos that are measured along it.
+
+    Parameters
+    ----------
+    source : uint8 [f, h, w, 3]
+        At least two frames of at least 16x16.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, source: Clip) -> None:
+        _check_clip("source", source)
+        self._shape = source.shape
+        self._steps: list[
+            tuple[Tensor, Tensor]
+        ] = []  # motion back from each frame, and the pixels that count
+        for before, after in pairwise(source):
+            first, second = _grey(before), _grey(after)
+            back = optical_flow(second, first)
+            self._steps.append((back, _agree(back, optical_flow(first, second))))
+
+    @torch.inference_mode()
+    def warp_error(self, edited: Clip) -> float:
+        """As the function `warp_error`, of `edited` [f, h, w, 3] of the source's shape."""
+        _check_edited(edited, self._shape)
+        total = count = 0.0
+        for (back, counts), (before, after) in zip(self._steps, pairwise(edited), strict=True):
+            difference = (warp(_planes(before), back) - _planes(after)).abs().mean(1, keepdim=True)
+            total += float((difference * counts).sum())
+            count += float(counts.sum())
+        return total / count if count else float("nan")
 
 
 @torch.inference_mode()
@@ -270,9 +294,7 @@ def _check_clip(name: str, clip: Clip, frames: int = 2) -> None:
         raise UsageError(f"{name}: expected at least {frames} frames of 16x16, got {list(clip.shape)}")
 
 
-def _check(source: Clip, edited: Clip) -> None:
-    for name, clip in (("source", source), ("edited", edited)):
-        _check_clip(name, clip)
-    if source.shape != edited.shape:
-        shapes = f"expected the shape of source {list(source.shape)}, got {list(edited.shape)}"
-        raise UsageError(f"edited: {shapes}")
+def _check_edited(edited: Clip, shape: tuple[int, ...]) -> None:
+    _check_clip("edited", edited)
+    if edited.shape != shape:
+        raise UsageError(f"edited: expected the shape of source {list(shape)}, got {list(edited.shape)}")
