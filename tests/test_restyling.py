@@ -17,6 +17,7 @@ from wavecore.models.dit import CausalWanDiT, DiTConfig
 from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.pipeline import Pipeline
+from wavecore.restyling import motion_noise
 from wavecore.trace import Trace
 
 WIDTH, HEIGHT = 64, 32
@@ -82,6 +83,21 @@ def test_motion_lowers_the_noise_and_a_still_source_does_not(pipe):
                 assert chosen[-1]["strength"] == pytest.approx(0.7, abs=1e-3)
             elif mode == "compatible":
                 assert {(entry["strength"], entry["timestep"]) for entry in chosen} == {(0.8, 700)}
+
+
+def test_noise_after_motion_has_the_constants_of_the_model():
+    defaults = StreamDefaults(
+        size=(64, 32), fps=16, shift=5.0, strength=0.75, noise_span=0.5, noise_scale=0.3
+    )
+    assert motion_noise(defaults) == NoiseSettings(highest=0.75, span=0.5, scale=0.3)
+    assert motion_noise(defaults, highest=0.5) == NoiseSettings(highest=0.5, span=0.25, scale=0.3)
+    assert motion_noise(defaults, highest=0.125, window=2) == NoiseSettings(
+        highest=0.125, span=0.0, scale=0.3, window=2
+    )
+    assert motion_noise(defaults, span=0.25).span == 0.25
+    published = NoiseSettings()
+    unstated = motion_noise(StreamDefaults(size=(64, 32), fps=16, shift=5.0, strength=published.highest))
+    assert (unstated.span, unstated.scale) == (pytest.approx(published.span), published.scale)
 
 
 def test_the_compatible_mode_moves_the_first_level_only(pipe):

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from wavecore.control.streaming import BlockScheduler, NoiseController, SinkSet, StreamingSettings
+from wavecore.control.streaming import (
+    BlockScheduler,
+    NoiseController,
+    NoiseSettings,
+    SinkSet,
+    StreamingSettings,
+)
 from wavecore.errors import UsageError
-from wavecore.models.bundle import StreamModel
+from wavecore.models.bundle import StreamDefaults, StreamModel
 from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import Handoff
 from wavecore.rounds import Key, NoiseLevel, Rounds, Rules, StreamBatch, nearest_sigma
@@ -119,6 +125,16 @@ class Restyling:
         trace.record("sink", chunk=chunk, replaced=change.replaced, similarity=change.similarity)
         rounds.rules, orphans = rounds.rules.replace_sinks(self.sinks.chunks, rounds.index)
         return orphans
+
+
+def motion_noise(defaults: StreamDefaults, **changes: Any) -> NoiseSettings:
+    """Noise after motion with the constants of a model; `changes` as of `NoiseSettings`.
+
+    With another `highest` full motion still leads to the model's lowest share of noise.
+    """
+    highest = changes.get("highest", defaults.strength)
+    span = max(0.0, highest - (defaults.strength - defaults.noise_span))
+    return NoiseSettings(**({"highest": highest, "span": span, "scale": defaults.noise_scale} | changes))
 
 
 @torch.inference_mode()

@@ -151,15 +151,15 @@ def _longest_chunk(settings: RestyleSettings, pipe: Pipeline) -> int | None:
 
 def _streaming(settings: RestyleSettings, pipe: Pipeline) -> StreamingSettings:
     from wavecore.control.streaming import NoiseSettings, StreamingSettings
+    from wavecore.restyling import motion_noise
 
-    noise = None
-    if settings.noise != "fixed":
-        highest = settings.strength or pipe.model.defaults.strength
-        given: dict[str, Any] = {"highest": highest, "span": settings.noise_span}
-        noise = NoiseSettings(
-            mode="compatible" if settings.noise == "compatible" else "paper",
-            **{name: value for name, value in given.items() if value is not None},
-        )
+    defaults, noise = pipe.model.defaults, None
+    given: dict[str, Any] = {"highest": settings.strength, "span": settings.noise_span}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if settings.noise == "motion":
+        noise = motion_noise(defaults, **changes)
+    elif settings.noise == "compatible":
+        noise = NoiseSettings(mode="compatible", **({"highest": defaults.strength} | changes))
     return StreamingSettings(
         noise=noise,
         sinks=settings.sinks,

@@ -48,6 +48,9 @@ class StreamDefaults:
         a causal model, which continues a context.
     strength : float
         Share of noise with which restyling begins.
+    noise_span, noise_scale : float
+        By how much full motion of a source lowers that share, and the difference of consecutive latents (RMS)
+        that counts as full motion; left out, those of StreamDiffusionV2.
     rounds : "wavefront", "sequential" or "stream_batch"
         Order of the work it was distilled for.
     timesteps : tuple of float, optional
@@ -67,6 +70,8 @@ class StreamDefaults:
     stream_history: int = 2
     joint_latents: int | None = None
     strength: float = 0.9
+    noise_span: float = 0.1
+    noise_scale: float = 0.2
     rounds: RoundsKind = "wavefront"
     timesteps: tuple[float, ...] | None = None
 

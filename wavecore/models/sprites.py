@@ -25,7 +25,14 @@ SPRITES_FILE = "sprites.safetensors"
 BIDIRECTIONAL_FILE = "sprites-bidirectional.safetensors"
 SPRITES_MODELS = {"sprites": SPRITES_FILE, "sprites-bidirectional": BIDIRECTIONAL_FILE}
 SPRITES_DEFAULTS = StreamDefaults(
-    size=(128, 128), fps=16, shift=5.0, anchor_chunks=0, history=1, store_history=2
+    size=(128, 128),
+    fps=16,
+    shift=5.0,
+    anchor_chunks=0,
+    history=1,
+    store_history=2,
+    noise_span=0.4,  # with more noise a subject leaves the path of a fast source, with less its shape suffers
+    noise_scale=0.5,
 )
 
 

@@ -85,7 +85,7 @@ def test_the_share_of_noise_stays_within_its_bounds(chunks, mode):
         ({"window": 0}, "window"),
         ({"smoothing": 0}, "smoothing"),
         ({"smoothing": float("nan")}, "smoothing"),
-        ({"offset": 701}, "offset"),
+        ({"mode": "compatible", "offset": 701}, "offset"),
     ],
 )
 def test_a_wrong_constant_is_named(wrong, name):

@@ -43,7 +43,7 @@ class NoiseSettings:
     smoothing : float
         Weight of the new value in the moving average, within (0, 1].
     offset : int
-        Of the timestep in compatible mode.
+        Of the timestep, in compatible mode only.
     """
 
     mode: NoiseMode = "paper"
@@ -63,7 +63,11 @@ class NoiseSettings:
             ("scale", 0 < self.scale < math.inf, "a number above 0"),
             ("window", self.window >= 1, "at least 1"),
             ("smoothing", 0 < self.smoothing <= 1, "a number within (0, 1]"),
-            ("offset", 0 <= self.offset < 1000 * (self.highest - self.span), "a timestep below the lowest"),
+            (
+                "offset",
+                self.mode == "paper" or 0 <= self.offset < 1000 * (self.highest - self.span),
+                "a timestep below the lowest",
+            ),
         ):
             if not holds:
                 raise UsageError(f"{name}: expected {expected}, got {getattr(self, name)}")
