@@ -187,7 +187,7 @@ def test_the_event_log_tells_the_run(pipe):
     kinds = [event.kind for event in trace.events]
     assert kinds.count("admit") == 3 and kinds.count("ready") == 7
     assert kinds.count("round") == 4  # the last chunk is not stored, since nobody reads it
-    assert kinds[:2] == ["prompt", "text"]
+    assert kinds[:3] == ["session", "prompt", "text"]
     rounds = [event.data["slots"] for event in trace.events if event.kind == "round"]
     assert rounds[2] == {"2": 0, "1": 1, "0": 2}
 

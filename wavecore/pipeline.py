@@ -21,6 +21,7 @@ from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
 from wavecore.placing import PlacementName, Placing
+from wavecore.recording import describe
 from wavecore.restyling import Restyling, start_ring, streaming_rules
 from wavecore.rounds import (
     NoiseLevel,
@@ -166,6 +167,9 @@ class Pipeline:
                 self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace, place
             )
         self._causal("control 'free'")
+        if trace is not None:
+            described = describe(self.model, rules, seed, pixels, fps, num_frames, placement)
+            trace.record("session", control="free", **described, devices=devices, split=split)
         return placing.start(self.model, prompt, rules, levels, seed, pixels, fps, num_frames, trace=trace)
 
     def restyle(

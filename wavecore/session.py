@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,11 @@ class FrameGroup:
     version: int
     pts: float
     latent: Tensor
+
+
+def frame_hash(frames: NDArray[np.uint8]) -> str:
+    """BLAKE2b of frames, 32 hexadecimal digits."""
+    return hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,8 @@ class Session:
     ----------
     in_flight : int
         Chunks that have entered and are not complete.
+    on_admit : callable (chunk)
+        Called before a chunk enters, by the thread that iterates; the chunk follows what it asks for.
     """
 
     def __init__(
@@ -190,6 +198,7 @@ class Session:
         self._of_chunk: dict[int, _Prompt] = {}
         self._closed = False
         self.in_flight = 0
+        self.on_admit: Callable[[int], None] = lambda chunk: None
         self._prompt = self._encode(0, text)
         self._completed_version = 0
         self._decoding: Decoding = LocalDecoding(model.vae, self.trace)
@@ -325,6 +334,7 @@ class Session:
         for slot in round.slots:
             if slot.stage or slot.chunk in self._of_chunk:
                 continue
+            self.on_admit(slot.chunk)
             prompt = self._of_chunk[slot.chunk] = self._prompt.next()
             self.in_flight += 1
             self.trace.record("admit", chunk=slot.chunk, version=prompt.version)
@@ -354,7 +364,10 @@ class Session:
         while (taken := self._decoding.take(wait)) is not None:
             plan, frames = taken
             group = FrameGroup(frames, plan.index, plan.version, plan.pts, plan.latent)
-            self.trace.record("ready", group=group.index, version=group.version, frames=len(frames))
+            logged: dict[str, Any] = {"group": group.index, "version": group.version, "frames": len(frames)}
+            if self.trace.path is not None:
+                logged["hash"] = frame_hash(frames)
+            self.trace.record("ready", **logged)
             self._ready.append(group)
             delivered, wait = True, False
         return delivered
@@ -366,7 +379,7 @@ class Session:
 
     @torch.inference_mode()
     def _encode(self, version: int, text: str, way: Sequence[float] = ()) -> _Prompt:
-        self.trace.record("prompt", version=version, prompt=text)
+        self.trace.record("prompt", version=version, prompt=text, transition=len(way) + 1)
         encode = self._placement.encode_text
         with self.trace.span("text", version=version):
             features = self.model.encode_text([text])

@@ -58,7 +58,7 @@ Kind = Literal[
     "fallback",  # a loss was covered: freeze, drop, restore, ...
     "ignore",  # an event changed nothing
     "stop",  # a call did not run to its end: how many of its steps were made, and what cut it
-    "session",  # a speculative session begins: all that makes it repeatable
+    "session",  # a session begins: all that makes it repeatable
     "input",  # the speculative controller was told something: what replay tells it again
     "finish",  # the run ends
 ]

@@ -20,18 +20,15 @@ from wavecore.errors import InputError
 def command(log: str, model: str | None, json_output: bool) -> None:
     """Run the session recorded in the event log LOG again, and compare its frames and statistics.
 
-    LOG is what `wavecore generate --control speculative --events LOG` writes. The exit code is 1 when
-    something differs.
+    LOG is what `wavecore generate --events LOG` writes. The exit code is 1 when something differs.
     """
-    from wavecore.interactive.replay import read_recording, replay
     from wavecore.pipeline import load
+    from wavecore.replay import read_log, replay_log
 
-    recording = read_recording(log)
-    stated = recording.description
-    pipe = load(stated["model"] if model is None else model)
-    rules, levels = pipe.rules(stated["rounds"], stated["steps"]), pipe.levels(stated["steps"])
+    recording = read_log(log)
+    pipe = load(recording.description["model"] if model is None else model)
     with progress("groups", len(recording.hashes), json_output) as advance:
-        result = replay(recording, pipe.model, rules, levels, lambda group: advance(1))
+        result = replay_log(recording, pipe, lambda group: advance(1))
     if result.different or not result.same_totals:
         where = f"groups {', '.join(map(str, result.different[:8]))}" if result.different else "statistics"
         raise InputError(f"{log}: expected the recorded frames and statistics, got others: {where}")

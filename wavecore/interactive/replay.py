@@ -12,11 +12,12 @@ from wavecore.control.speculative import UnitCosts
 from wavecore.control.speculative.events import Commit, Display, Ended, Event, Ready
 from wavecore.control.speculative.log import read_event
 from wavecore.errors import InputError
-from wavecore.interactive.session import Delivery, fingerprint
+from wavecore.interactive.session import Delivery
 from wavecore.interactive.speculation import Speculation, make_parts
 from wavecore.interactive.worker import RecordedWorker, Stopped
 from wavecore.models.bundle import StreamModel
 from wavecore.placement.calls import same_place
+from wavecore.recording import fingerprint
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.session import FrameGroup
 from wavecore.trace import read_events

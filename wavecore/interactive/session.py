@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wavecore.control.clock import SECOND, VirtualClock, WallClock
 from wavecore.control.speculative import Horizon, Totals, UpdateRecord
@@ -23,13 +22,10 @@ from wavecore.interactive.worker import Stopped, ThreadWorker, VirtualWorker, Wo
 from wavecore.models.bundle import StreamModel
 from wavecore.placement.calls import CallPlace
 from wavecore.prompt import check_prompt
+from wavecore.recording import describe
 from wavecore.rounds import NoiseLevel, Rules
-from wavecore.session import FrameGroup
+from wavecore.session import FrameGroup, frame_hash
 from wavecore.trace import Trace
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -89,11 +85,6 @@ class Delivery:
             self.left -= len(frames)
             group = FrameGroup(frames, group.index, group.version, group.pts, group.latent)
         return group, digest
-
-
-def frame_hash(frames: NDArray[np.uint8]) -> str:
-    """BLAKE2b of frames, 32 hexadecimal digits."""
-    return hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()
 
 
 class SpeculativeSession:
@@ -325,26 +316,8 @@ def start_session(
     """Start a stream; parameters as for `Pipeline.session`, `place` as for `make_parts`."""
     check_prompt(prompt)
     parts = make_parts(model, speculation, rules, levels, seed, size, fps, place)
-    description = {
-        "model": model.name,
-        "fingerprint": fingerprint(model),
-        "seed": seed,
-        "steps": rules.steps,
-        "rounds": type(rules).__name__.lower(),
-        "placement": "local" if place is None else place.name,
-        "size": list(size),
-        "fps": fps,
-        "num_frames": num_frames,
-        "speculation": asdict(speculation),
-    }
+    place_name = "local" if place is None else place.name
+    description = describe(model, rules, seed, size, fps, num_frames, place_name)
+    description["speculation"] = asdict(speculation)
     stride = model.vae.temporal_factor
     return SpeculativeSession(parts, prompt, fps, stride, num_frames, speculation, description, trace)
-
-
-def fingerprint(model: StreamModel) -> str:
-    """Tell models apart: a hash of the first numbers of every tensor."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, value in model.dit.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.flatten()[:16].float().cpu().numpy().tobytes())
-    return digest.hexdigest()

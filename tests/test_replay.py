@@ -1,0 +1,95 @@
+"""Sessions under control "free" are replayed from their logs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from support.models import tiny_stream_model
+
+from wavecore.errors import InputError
+from wavecore.pipeline import Pipeline
+from wavecore.replay import read_log, replay_log
+from wavecore.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    return Pipeline(tiny_stream_model())
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def record(pipe, log, updates, groups=None, **more):
+    """Play a session with updates (prompt, transition) before groups of those numbers; returns its frames."""
+    with Trace(log) as trace, pipe.session("a red ball", seed=3, steps=2, trace=trace, **more) as session:
+        frames = []
+        for group in session:
+            frames.append(group.frames)
+            if len(frames) == groups:
+                break
+            for asked in updates.get(group.index, ()):
+                session.update(*asked)
+    return frames
+
+
+UPDATES = {1: [("a blue star",)], 4: [("never shown",), ("a green ring", 3)], 7: [("a red star", 2)]}
+PLACES = [
+    {"rounds": "sequential"},
+    {"rounds": "wavefront"},
+    {"rounds": "stream_batch"},
+    pytest.param({"placement": "replicas"}, marks=pytest.mark.slow),
+    pytest.param({"rounds": "stream_batch", "placement": "layers"}, marks=pytest.mark.slow),
+    pytest.param({"placement": "sequence"}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("more", PLACES)
+@pytest.mark.parametrize(("num_frames", "groups"), [(61, None), (None, 10)])
+def test_a_log_gives_the_same_frames_again(pipe, tmp_path, more, num_frames, groups):
+    log = tmp_path / "run.jsonl"
+    frames = record(pipe, log, UPDATES, groups, num_frames=num_frames, **more)
+    recording, again = read_log(log), []
+    assert len(recording.prompts) == 1 + len([u for asked in UPDATES.values() for u in asked])
+    assert len(set(recording.versions.values())) > 2, "updates took effect"
+    result = replay_log(recording, pipe, lambda group: again.append(group.frames))
+    assert (result.different, result.same_totals) == ([], True)
+    assert result.groups == len(recording.ready) >= len(frames)
+    assert all(map(np.array_equal, frames, again))
+
+
+def test_replay_finds_what_differs(pipe, tmp_path):
+    log = tmp_path / "run.jsonl"
+    record(pipe, log, UPDATES, num_frames=61)
+    recording = read_log(log)
+    recording.prompts[0]["prompt"] = "a blue ball"
+    result = replay_log(recording, pipe)
+    assert result.different and result.same_totals
+    recording.versions[3] = 0
+    assert not replay_log(recording, pipe).same_totals
+
+
+def test_what_cannot_be_replayed_says_why(pipe, tmp_path):
+    log = tmp_path / "run.jsonl"
+    with Trace(log) as trace:
+        list(pipe.restyle(np.zeros((9, 32, 64, 3), np.uint8), "a star", steps=2, trace=trace))
+    with pytest.raises(InputError, match="got one that restyles: what it restyled is not in its log"):
+        read_log(log)
+    record(pipe, log, {}, num_frames=9)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    for event in events:
+        event.get("data", {}).pop("hash", None)
+    log.write_text("\n".join(map(json.dumps, events)))
+    with pytest.raises(InputError, match="expected a hash of each group of frames"):
+        read_log(log)
+    log.write_text("")
+    with pytest.raises(InputError, match="expected the log of a session, got none"):
+        read_log(log)
