@@ -52,7 +52,7 @@ GAPS = (0.4, 0.8)  # seconds between updates
 SHOWN = 200  # updates to be shown
 ORDERS: dict[str, dict[str, Any]] = {
     "sequential": {"rounds": "sequential"},
-    "wave": {"rounds": "wavefront"},
+    "wave": {"rounds": "wavefront", "cut": False},
     "wave that a prompt can cut": {"rounds": "wavefront", "cut": True},
 }
 JOINT = (("latent-input", 12), ("latent-input", 3), ("boundary-image", 12), ("keyframes", 12))

@@ -49,6 +49,19 @@ def test_a_real_time_wave_is_cut_from_another_thread(pipe, tmp_path):
     assert (result.different, result.same_totals) == ([], True)
 
 
+def test_waves_are_cut_unless_told_otherwise(pipe, joint_pipe):
+    def cut_every(pipe, **more):
+        with start(pipe, **more) as session:
+            return session._runner.controller.settings.cut_every
+
+    chunk = pipe.rules("wavefront", 2).chunk_frames
+    assert cut_every(pipe, rounds="wavefront") == chunk
+    assert cut_every(pipe, rounds="wavefront", cut=False) is None
+    assert cut_every(pipe, rounds="wavefront", whole_clip=True) is None
+    assert cut_every(pipe, rounds="sequential") is None
+    assert cut_every(joint_pipe, adapter="keyframes", rounds="wavefront") is None
+
+
 def test_cuts_need_a_wave(pipe, joint_pipe):
     with pytest.raises(UsageError, match="cut: expected rounds wavefront on a causal model, got sequential"):
         start(pipe, cut=True)

@@ -61,9 +61,10 @@ class Speculation:
         Seconds after which a call is told to end.
     whole_clip : bool
         Decode a call as a whole, not latent by latent.
-    cut : bool
-        With rounds "wavefront" on a causal model: a new prompt cuts a wave that is under way, at the
-        earliest chunk that is feasible. Slots before it go on, and the wave is filled anew behind them.
+    cut : bool, optional
+        A new prompt cuts a wave that is under way, at the earliest chunk that is feasible. Slots before it go
+        on, and the wave is filled anew behind them. So it is, when left out, wherever calls are waves: with
+        rounds "wavefront" on a causal model that decodes latents one by one.
     prior : sequence of float, optional
         Seconds that a call takes to each of its latents, for as long as this session has measured none; the
         first call of the session, which has no context, when left out.
@@ -83,7 +84,7 @@ class Speculation:
     commit_lead: float = 0.0
     job_timeout: float = 60.0
     whole_clip: bool = False
-    cut: bool = False
+    cut: bool | None = None
     prior: Sequence[float] | None = None
     pacing: Pacing = "real"
     costs: UnitCosts | None = None
@@ -133,7 +134,9 @@ def make_parts(
     """
     adapter = _adapter(model, speculation)
     joint = model.defaults.joint_latents is not None
-    if speculation.cut and (joint or not isinstance(rules, Wavefront)):
+    waves = not joint and isinstance(rules, Wavefront)
+    cut = waves and not speculation.whole_clip if speculation.cut is None else speculation.cut
+    if cut and not waves:
         got = _kind(model) if joint else type(rules).__name__.lower()
         raise UsageError(f"cut: expected rounds wavefront on a causal model, got {got}")
     if joint and place is not None:
@@ -153,7 +156,7 @@ def make_parts(
         fallback=speculation.fallback,
         commit_lead=speculation.commit_lead,
         job_timeout=speculation.job_timeout,
-        cut_every=rules.chunk_frames if speculation.cut else None,
+        cut_every=rules.chunk_frames if cut else None,
     )
     whole: dict[str, Any] = {"whole_clip": speculation.whole_clip}
     generator: Generator
