@@ -62,6 +62,8 @@ def test_pages_needed(rules, chunks, expected):
         Sequential(steps=2, history=0, store_history=2),
         StreamBatch(steps=4, history=0, anchor_chunks=0),
         StreamBatch(steps=4, history=5, anchor_chunks=3),
+        Sequential(steps=2, anchor_chunks=0, history=1, store_history=1, first_chunk_frames=1),
+        StreamBatch(steps=1, anchor_chunks=0, chunk_frames=3, first_chunk_frames=1),
     ],
 )
 def test_pages_needed_is_exact_for_any_length(rules):

@@ -38,7 +38,8 @@ class Sequential(Rules):
         return self.steps + 1
 
     def settled(self) -> int:
-        return self.anchor_chunks + max(self.history, self.store_history) + self.retain + 1
+        first = 1  # beyond the history: it may be shorter than the others
+        return self.anchor_chunks + max(self.history, self.store_history) + first + self.retain + 1
 
     def round(self, index: int, chunks: int | None = None) -> Round:
         chunk = self.entered(index + 1) - 1

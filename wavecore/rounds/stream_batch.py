@@ -156,7 +156,8 @@ class StreamBatch(Rules):
         return (self.steps - 1) * self.lag + 1
 
     def settled(self) -> int:
-        return self.anchor_chunks + self.history + self.retain + self.rounds_held()
+        first = 1  # beyond the history: it may be shorter than the others
+        return self.anchor_chunks + self.history + first + self.retain + self.rounds_held()
 
     def round(self, index: int, chunks: int | None = None) -> Round:
         slots: list[Slot] = []
