@@ -9,7 +9,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kWatchEvery{50};
+// The watchdog looks up this many times within a timeout, and this often at least.
+constexpr int kLooks = 20;
+constexpr int64_t kWatchNs = 1'000'000'000;
 
 int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
@@ -189,7 +191,7 @@ void Scheduler::watch() {
   const int64_t limit = int64_t(options_.timeout_seconds * 1e9);
   std::unique_lock<std::mutex> lock(mutex_);
   while (!ending_.load()) {
-    changed_.wait_for(lock, kWatchEvery);
+    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(limit / kLooks, kWatchNs)));
     if (waits_.empty() || failed_.load()) continue;
     if (progress_) {
       lock.unlock();

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -36,6 +38,12 @@ def send(connection: Connection, message: Any) -> None:
 def receive(connection: Connection) -> Any:
     """Take the next message; `EOFError` when the other side has ended."""
     return pickle.loads(connection.recv_bytes())
+
+
+def hang_up(connection: Connection) -> None:
+    """Send no more: the other side reads what was sent, then the end."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_WR)
 
 
 @dataclass(frozen=True)

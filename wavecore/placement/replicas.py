@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import select
 import threading
 import time
 from collections import deque
@@ -190,6 +191,19 @@ class Replicas:
     def _tell_all(self, message: Any) -> None:
         self._tell(message, *range(self.shape.stages))
 
+    def _abort(self, reason: str) -> None:
+        """Have every stage end, also one that waits for another and reads no message."""
+        data = protocol.encode(protocol.Abort(reason))
+        for connection, sending in zip(self._connections, self._sending, strict=True):
+            # A stage that stands still may leave no room for the reason.
+            if sending.acquire(timeout=0.1):
+                with suppress(OSError):
+                    if select.select([], [connection], [], 0.1)[1]:
+                        connection.send_bytes(data)
+                sending.release()
+            with suppress(OSError):
+                protocol.hang_up(connection)
+
     def _listen(self, stage: int, connection: Connection) -> None:
         while True:
             try:
@@ -269,7 +283,7 @@ class Replicas:
     def _end_all(self) -> None:
         """Ask the stages that are left to end, then end them."""
         assert self._failure is not None
-        self._tell_all(protocol.Abort(self._failure))
+        self._abort(self._failure)
         with self._lock:
             self._lock.wait_for(lambda: len(self._exited) == self.shape.stages, timeout=_GRACE)
             left = [pid for stage, pid in enumerate(self._pids) if stage not in self._exited]
@@ -308,7 +322,10 @@ class Replicas:
             self._lock.notify_all()
         pids = getattr(self, "_pids", [])
         if pids and self._failure is None:
-            self._tell_all(protocol.Abort("closed") if self._streams else None)
+            if self._streams:
+                self._abort("closed")
+            else:
+                self._tell_all(None)
         with self._lock:
             self._lock.wait_for(lambda: len(self._exited) == len(pids), timeout=0.5 if self._streams else 2.0)
             left = [pid for stage, pid in enumerate(pids) if stage not in self._exited]

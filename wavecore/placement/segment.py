@@ -50,7 +50,7 @@ class StreamShape:
     latent: tuple[int, int, int]
     dtype: torch.dtype
 
-    @property
+    @cached_property
     def page_bytes(self) -> int:
         """Keys, or values, of one latent frame in one layer."""
         return self.page_tokens * self.heads * self.head_dim * self.dtype.itemsize
@@ -115,7 +115,7 @@ class Layout:
         generation = tick % self.staging if self.staging else 0
         return (generation * self.shape.stages + source) * self.shape.layers * self.buffer_stride
 
-    @property
+    @cached_property
     def buffer_stride(self) -> int:
         """From one layer to the next in a buffer."""
         return self.shape.edge_bytes(self.shape.chunk_frames)
@@ -126,12 +126,12 @@ class Layout:
         buffers = self.staging * self.shape.stages * self.shape.layers * self.buffer_stride
         return aligned(self.arrival(0, 0) + buffers)
 
-    @property
+    @cached_property
     def page_stride(self) -> int:
         """From one layer of keys or values to the next."""
         return self.pool.pages * self.shape.page_bytes
 
-    @property
+    @cached_property
     def unroped_stride(self) -> int:
         """From one layer of un-roped keys to the next."""
         return self.pool.unroped_pages * self.shape.page_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import queue
+import select
 import sys
 import threading
 import time
@@ -31,6 +31,8 @@ from wavecore.placement.sequence.worker import serve_sequence
 from wavecore.placement.stage import StageRunner
 from wavecore.rounds import NoiseLevel
 
+_GONE = "the process of the session has ended"
+
 
 def serve(connection: Connection, dit: CausalWanDiT, digest: str) -> int:
     """Work as a stage, or as a rank of a sequence, until the connection ends; returns the exit code."""
@@ -44,7 +46,7 @@ def serve(connection: Connection, dit: CausalWanDiT, digest: str) -> int:
     except WavecoreError as error:
         reason = str(error)
     except (EOFError, ConnectionError):
-        reason = "the process of the session has ended"
+        reason = _GONE
     print(f"wavecore: {reason}", file=sys.stderr, flush=True)
     with suppress(OSError):  # there may be nobody to tell
         protocol.send(connection, protocol.Failed(reason))
@@ -66,12 +68,11 @@ class Worker:
 
     def __init__(self, connection: Connection, dit: CausalWanDiT, digest: str, setup: protocol.Setup) -> None:
         self._connection, self._dit, self._setup = connection, dit, setup
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         torch.set_num_threads(setup.threads)
         if setup.core is not None:
             os.sched_setaffinity(0, {setup.core})
         self._exchange, self._memory = self._connect(digest)
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._watch, daemon=True).start()
 
     # -- before the first stream ---------------------------------------------------------
 
@@ -133,30 +134,39 @@ class Worker:
             raise WavecoreError(f"gloo: {str(error).splitlines()[0]}") from None
         return GlooExchange(setup.stage, shape, setup.mode, setup.generations, setup.record)
 
-    def _listen(self) -> None:
-        """Take messages as they come, so that an end reaches a wait too."""
-        while True:
-            try:
-                message = protocol.receive(self._connection)
-            except (EOFError, OSError):
-                message = protocol.Abort("the process of the session has ended")
-            self._inbox.put(message)
-            if isinstance(message, protocol.Abort):
-                self._exchange.cancel(message.reason)
-                return
+    def _watch(self) -> None:
+        """End a wait for another stage when the session hangs up."""
+        # Woken by that alone: taking every message, it would take turns with the rounds at the interpreter.
+        poll = select.poll()
+        poll.register(self._connection.fileno(), select.POLLRDHUP)
+        poll.poll()
+        self._exchange.cancel(_GONE)
 
     def _next(self) -> Any:
-        message = self._inbox.get()
+        message = protocol.receive(self._connection)
         if isinstance(message, protocol.Abort):
             raise WavecoreError(message.reason)
         return message
+
+    def _last_words(self) -> str:
+        """Why the session has hung up: the last that it has sent, where it came to that."""
+        with suppress(EOFError, OSError):
+            while not isinstance(message := protocol.receive(self._connection), protocol.Abort):
+                pass
+            return message.reason
+        return _GONE
 
     # -- streams -------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run streams until the connection says that there are no more."""
-        while (begin := self._next()) is not None:
-            self._stream(begin).run()
+        try:
+            while (begin := self._next()) is not None:
+                self._stream(begin).run()
+        except WavecoreError as error:
+            if str(error) != _GONE:
+                raise
+            raise WavecoreError(self._last_words()) from None
 
     def _stream(self, begin: protocol.Begin | protocol.BeginCalls) -> _Stream | CallStage:
         if isinstance(begin, protocol.Begin):
