@@ -173,10 +173,10 @@ class Rules:
 
     def _reads(self, anchors: list[Key], others: list[Key], base: int | None = None) -> tuple[Read, ...]:
         """Anchor, whose first frame sits at `base` (adjacent when None), then the others in order."""
-        return (*self._anchors(anchors, others[0], base), *map(self._read, others))
+        return (*self._anchors(anchors, others[0], base), *map(self._read_where_written, others))
 
-    def _read(self, key: Key) -> Read:
-        """A chunk read where it is."""
+    def _read_where_written(self, key: Key) -> Read:
+        """A chunk in the context, at its true position."""
         return Read(key, self.frames(key.chunk), self.start(key.chunk))
 
     def _anchors(self, anchors: list[Key], oldest: Key, base: int | None) -> list[Read]:

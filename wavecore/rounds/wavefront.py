@@ -79,7 +79,7 @@ class Wavefront(Rules):
             counted = sum(self.frames(other.chunk) for other in (*anchors, *history))
             base = self.start(denoising[0].chunk) - counted
         clean = [*history, *live]
-        reads = [self._read(key) for key in (*clean, *denoising[::-1])]
+        reads = [self._read_where_written(key) for key in (*clean, *denoising[::-1])]
         for place, key in enumerate(denoising):
             flight = reads[len(reads) - place - 1 :]  # itself, then the cleaner ones
             oldest = clean[0] if clean else key
