@@ -110,9 +110,10 @@ struct QkvPageWriteArgs {
   const float* rope;  // [s, t, d / 2, 2]
   int64_t rope_slot_stride;
   int64_t rope_token_stride;
-  Pages k_pages, v_pages, unroped_pages;
+  Pages k_pages, v_pages, unroped_pages, peer_k_pages, peer_v_pages;
   const int32_t* page_ids;     // [s, pages_per_slot] contiguous
   const int32_t* unroped_ids;  // the same, or null
+  const int32_t* peer_ids;     // the same, or null
   void* q_out;                 // [s, t, D] contiguous
   int64_t tokens;
   int64_t page_tokens;

@@ -109,6 +109,7 @@ void Operations::renoise_step(py::handle x_, py::handle velocity_, py::handle no
 void Operations::qkv_page_write(py::handle q_, py::handle k_, py::handle v_, py::handle q_weight_,
                                 py::handle k_weight_, py::handle rope_, py::handle k_pages_, py::handle v_pages_,
                                 py::handle page_ids_, py::handle unroped_pages_, py::handle unroped_ids_,
+                                py::handle peer_k_pages_, py::handle peer_v_pages_, py::handle peer_ids_,
                                 py::handle q_out_, double eps, int threads) const {
   Tensor q = Tensor::input(q_, 3), k = Tensor::input(k_, 3), v = Tensor::input(v_, 3);
   Tensor q_weight = Tensor::float32(q_weight_, 1, q.dtype()), k_weight = Tensor::float32(k_weight_, 1, q.dtype());
@@ -139,6 +140,21 @@ void Operations::qkv_page_write(py::handle q_, py::handle k_, py::handle v_, py:
     unroped = pages(unroped_pages);
     unroped_ids = unroped_table->data<const int32_t>();
   }
+  Pages peer_keys{}, peer_values{};
+  const int32_t* peer_ids = nullptr;
+  std::optional<Tensor> peer_table;
+  require(peer_k_pages_.is_none() == peer_ids_.is_none() && peer_v_pages_.is_none() == peer_ids_.is_none());
+  if (!peer_ids_.is_none()) {
+    Tensor peer_k_pages = Tensor::output(peer_k_pages_, 4), peer_v_pages = Tensor::output(peer_v_pages_, 4);
+    peer_table = Tensor::contiguous(peer_ids_, 2);
+    require(is_like(peer_k_pages, q, {Tensor::kAny, page_tokens, heads, head_dim}));
+    require(is_like(peer_v_pages, q, {peer_k_pages.size(0), page_tokens, heads, head_dim}));
+    require(is_ids(*peer_table, {slots, pages_per_slot}));
+    check_page_ids("peer_ids", *peer_table, peer_k_pages.size(0));
+    peer_keys = pages(peer_k_pages);
+    peer_values = pages(peer_v_pages);
+    peer_ids = peer_table->data<const int32_t>();
+  }
   QkvPageWriteArgs args{rows(q),
                         rows(k),
                         rows(v),
@@ -150,8 +166,11 @@ void Operations::qkv_page_write(py::handle q_, py::handle k_, py::handle v_, py:
                         pages(k_pages),
                         pages(v_pages),
                         unroped,
+                        peer_keys,
+                        peer_values,
                         page_ids.data<const int32_t>(),
                         unroped_ids,
+                        peer_ids,
                         q_out.data(),
                         tokens,
                         page_tokens,

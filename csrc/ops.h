@@ -27,7 +27,8 @@ class Operations {
   void qkv_page_write(pybind11::handle q, pybind11::handle k, pybind11::handle v, pybind11::handle q_weight,
                       pybind11::handle k_weight, pybind11::handle rope, pybind11::handle k_pages,
                       pybind11::handle v_pages, pybind11::handle page_ids, pybind11::handle unroped_pages,
-                      pybind11::handle unroped_ids, pybind11::handle q_out, double eps, int threads) const;
+                      pybind11::handle unroped_ids, pybind11::handle peer_k_pages, pybind11::handle peer_v_pages,
+                      pybind11::handle peer_ids, pybind11::handle q_out, double eps, int threads) const;
   void rope_shift(pybind11::handle unroped_pages, pybind11::handle source_ids, pybind11::handle k_pages,
                   pybind11::handle target_ids, pybind11::handle rope, int threads) const;
   void paged_attention(pybind11::handle q, pybind11::handle k_pages, pybind11::handle v_pages,

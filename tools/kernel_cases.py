@@ -164,8 +164,8 @@ def _linear() -> Case:
 MODULATED = _types(bf16="x shift scale out", fp32_value="eps")
 QUANTISED = {**MODULATED, **_types(i8="data", fp32="token_scale")}
 WRITE = _types(
-    bf16="q k v q_weight k_weight k_pages v_pages unroped_pages q_out",
-    i32="page_ids unroped_ids",
+    bf16="q k v q_weight k_weight k_pages v_pages unroped_pages peer_k_pages peer_v_pages q_out",
+    i32="page_ids unroped_ids peer_ids",
     fp32="rope",
     fp32_value="eps",
 )
@@ -181,14 +181,15 @@ CASES = (
     ),
     _rows("gate_residual", norm.gate_residual_kernel, _types(bf16="x y gate out"), 3 * ROW),
     _rows("rms_norm", norm.rms_norm_kernel, _types(bf16="x weight out", fp32_value="eps"), 2 * ROW),
-    _rows("qkv_page_write", page_write.qkv_page_write_kernel, WRITE, 7 * ROW, UNROPED=True),
+    _rows("qkv_page_write", page_write.qkv_page_write_kernel, WRITE, 7 * ROW, UNROPED=True, PEER=False),
     _rows(
-        "qkv_page_write (14B)",
+        "qkv_page_write (14B, peer)",
         page_write.qkv_page_write_kernel,
         WRITE,
-        7 * TOKENS * 5120 * 2,
+        9 * TOKENS * 5120 * 2,
         5120,
         UNROPED=True,
+        PEER=True,
     ),
     _rows("rope_shift", page_write.rope_shift_kernel, SHIFT, 2 * ROW),
     Case(

@@ -38,13 +38,16 @@ def _page_pointers(pages, page, row, columns, head_dim, page_stride, token_strid
 
 @triton.jit
 def qkv_page_write_kernel(
-    q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids, q_out,
-    tokens, page_tokens, pages_per_slot, pages, unroped_count, dim, head_dim, eps,
+    q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids,
+    peer_k_pages, peer_v_pages, peer_ids, q_out,
+    tokens, page_tokens, pages_per_slot, pages, unroped_count, peer_count, dim, head_dim, eps,
     q_slot, q_token, k_slot, k_token, v_slot, v_token, rope_slot, rope_token,
     k_page_stride, k_token_stride, k_head_stride,
     v_page_stride, v_token_stride, v_head_stride,
     u_page_stride, u_token_stride, u_head_stride,
-    UNROPED: tl.constexpr, BLOCK: tl.constexpr,
+    pk_page_stride, pk_token_stride, pk_head_stride,
+    pv_page_stride, pv_token_stride, pv_head_stride,
+    UNROPED: tl.constexpr, PEER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     PAIRS: tl.constexpr = BLOCK // 2
     item = tl.program_id(0).to(tl.int64)
@@ -63,9 +66,22 @@ def qkv_page_write_kernel(
     even, odd = _normed_pairs(
         k + slot * k_slot + token * k_token, k_weight, columns, in_slot, dim, eps, PAIRS
     )
-    tl.store(k_to, _rotate(even, odd, rope_row, head_dim // 2, PAIRS), written)
+    key = _rotate(even, odd, rope_row, head_dim // 2, PAIRS)
+    tl.store(k_to, key, written)
     value = tl.load(v + slot * v_slot + token * v_token + columns, in_slot, other=0)
     tl.store(v_to, value, written)
+    if PEER:
+        peer = tl.load(peer_ids + entry)
+        tl.device_assert((peer >= -1) & (peer < peer_count), "peer_ids out of range")
+        sent = columns < tl.where(peer >= 0, dim, 0)
+        pk_to = _page_pointers(
+            peer_k_pages, peer, row, columns, head_dim, pk_page_stride, pk_token_stride, pk_head_stride
+        )
+        pv_to = _page_pointers(
+            peer_v_pages, peer, row, columns, head_dim, pv_page_stride, pv_token_stride, pv_head_stride
+        )
+        tl.store(pk_to, key, sent)
+        tl.store(pv_to, value, sent)
     if UNROPED:
         other = tl.load(unroped_ids + entry)
         tl.device_assert((other >= -1) & (other < unroped_count), "unroped_ids out of range")
@@ -121,6 +137,9 @@ def qkv_page_write(
     eps: float,
     unroped_pages: Tensor | None = None,
     unroped_ids: Tensor | None = None,
+    peer_k_pages: Tensor | None = None,
+    peer_v_pages: Tensor | None = None,
+    peer_ids: Tensor | None = None,
 ) -> Tensor:
     """Norm and rotate q and k [s, t, D], write k and v into pages [p, n, h, d]; returns q [s, t, h, d]."""
     slots, tokens, dim = q.shape
@@ -130,20 +149,25 @@ def qkv_page_write(
         return q_out
     q, k, v, rope = dense_rows(q), dense_rows(k), dense_rows(v), rope.contiguous()
     page_ids = page_ids.contiguous()
-    # Without un-roped keys the kernel gets other pointers in their place and does not use them.
+    # Without un-roped keys or a peer the kernel gets other pointers in their place and does not use them.
     extra_pages = k_pages if unroped_pages is None else unroped_pages
     extra_ids = page_ids if unroped_ids is None else unroped_ids.contiguous()
+    peer_k = k_pages if peer_k_pages is None else peer_k_pages
+    peer_v = v_pages if peer_v_pages is None else peer_v_pages
+    peer_table = page_ids if peer_ids is None else peer_ids.contiguous()
     block = triton.next_power_of_2(dim)
     with on_device(q):
         qkv_page_write_kernel[(slots * page_ids.shape[1] * page_tokens,)](
             q, k, v, q_weight.contiguous(), k_weight.contiguous(), rope, k_pages, v_pages, page_ids,
-            extra_pages, extra_ids, q_out,
-            tokens, page_tokens, page_ids.shape[1], k_pages.shape[0], extra_pages.shape[0],
+            extra_pages, extra_ids, peer_k, peer_v, peer_table, q_out,
+            tokens, page_tokens, page_ids.shape[1], k_pages.shape[0], extra_pages.shape[0], peer_k.shape[0],
             dim, head_dim, eps,
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             rope.stride(0), rope.stride(1),
             *k_pages.stride()[:3], *v_pages.stride()[:3], *extra_pages.stride()[:3],
-            UNROPED=unroped_pages is not None, BLOCK=block, num_warps=warps(block), **OPTIONS,
+            *peer_k.stride()[:3], *peer_v.stride()[:3],
+            UNROPED=unroped_pages is not None, PEER=peer_ids is not None,
+            BLOCK=block, num_warps=warps(block), **OPTIONS,
         )  # fmt: skip
     return q_out
 

@@ -41,9 +41,9 @@ inline void norm_and_rotate(const T* x, const float* weight, float factor, const
 }
 
 template <typename T>
-inline void copy_heads(const T* x, int64_t heads, int64_t head_dim, HeadRows<T> out) {
+inline void copy_heads(const T* x, int64_t head_stride, int64_t heads, int64_t head_dim, HeadRows<T> out) {
   for (int64_t head = 0; head < heads; ++head)
-    __builtin_memcpy(out.data + head * out.head_stride, x + head * head_dim, sizeof(T) * head_dim);
+    __builtin_memcpy(out.data + head * out.head_stride, x + head * head_stride, sizeof(T) * head_dim);
 }
 
 template <typename T>
@@ -65,8 +65,10 @@ void qkv_page_write_rows(const QkvPageWriteArgs& a, int64_t begin, int64_t end) 
     HeadRows<T> k_out = target(a.k_pages, a.page_ids[entry], row);
     HeadRows<T> v_out = target(a.v_pages, a.page_ids[entry], row);
     HeadRows<T> plain = target(a.unroped_pages, a.unroped_ids ? a.unroped_ids[entry] : -1, row);
+    int32_t peer = a.peer_ids ? a.peer_ids[entry] : -1;
+    HeadRows<T> peer_k = target(a.peer_k_pages, peer, row), peer_v = target(a.peer_v_pages, peer, row);
     if (token >= a.tokens) {
-      const HeadRows<T> outputs[] = {k_out, v_out, plain};
+      const HeadRows<T> outputs[] = {k_out, v_out, plain, peer_k, peer_v};
       for (const HeadRows<T>& out : outputs)
         if (out.data) zero_heads(a.heads, a.head_dim, out);
       continue;
@@ -77,9 +79,13 @@ void qkv_page_write_rows(const QkvPageWriteArgs& a, int64_t begin, int64_t end) 
     HeadRows<T> q_out{static_cast<T*>(a.q_out) + (slot * a.tokens + token) * dim, a.head_dim};
     norm_and_rotate(q, a.q_weight, rms_factor(q, dim, a.eps), rope, a.heads, a.head_dim, q_out,
                     HeadRows<T>{nullptr, 0});
-    if (k_out.data || plain.data)
-      norm_and_rotate(k, a.k_weight, rms_factor(k, dim, a.eps), rope, a.heads, a.head_dim, k_out, plain);
-    if (v_out.data) copy_heads(token_row<T>(a.v, slot, token), a.heads, a.head_dim, v_out);
+    HeadRows<T> k_first = k_out.data ? k_out : peer_k;
+    if (k_first.data || plain.data)
+      norm_and_rotate(k, a.k_weight, rms_factor(k, dim, a.eps), rope, a.heads, a.head_dim, k_first, plain);
+    if (k_out.data && peer_k.data) copy_heads(k_out.data, k_out.head_stride, a.heads, a.head_dim, peer_k);
+    const HeadRows<T> values[] = {v_out, peer_v};
+    for (const HeadRows<T>& out : values)
+      if (out.data) copy_heads(token_row<T>(a.v, slot, token), a.head_dim, a.heads, a.head_dim, out);
   }
 }
 

@@ -117,6 +117,30 @@ WRITE = PageWrite().arguments  # q [3, 29, 96], pages [12, 12, 4, 24]
             {"unroped_ids": WRITE["unroped_ids"][:2]},
             "unroped_ids: expected [s, ceil(t / n)] = [3, 3], got [2, 3]",
         ),
+        (
+            {"peer_ids": None},
+            "peer_ids: expected together with peer_k_pages and peer_v_pages, got only some of them",
+        ),
+        (
+            {"peer_k_pages": torch.zeros(2, 12, 4, 12)},
+            "peer_k_pages: expected [p3, n, h, d] = [p3, *[12, 4, 24]], got [2, 12, 4, 12]",
+        ),
+        (
+            {"peer_v_pages": torch.zeros(2, 12, 4, 24)},
+            "peer_v_pages: expected the shape of peer_k_pages = [14, 12, 4, 24], got [2, 12, 4, 24]",
+        ),
+        (
+            {"peer_v_pages": torch.zeros(14, 12, 4, 24).half()},
+            "peer_v_pages: expected torch.float32 as q, got torch.float16",
+        ),
+        (
+            {"peer_k_pages": torch.zeros(14, 12, 4, 48)[..., ::2]},
+            "peer_k_pages: expected a last stride of 1, since it is written in place, got (2304, 192, 48, 2)",
+        ),
+        (
+            {"peer_ids": WRITE["peer_ids"].long()},
+            "peer_ids: expected torch.int32, got torch.int64",
+        ),
     ],
 )
 def test_qkv_page_write(backend: str, changes: dict, message: str) -> None:

@@ -8,7 +8,7 @@ from wavecore import ops
 from wavecore.errors import UsageError
 from wavecore.ops import eager, reference
 
-PAGES = ("k_pages", "v_pages", "unroped_pages")
+PAGES = ("k_pages", "v_pages", "unroped_pages", "peer_k_pages", "peer_v_pages")
 
 
 def check(case: PageWrite) -> None:
@@ -35,9 +35,9 @@ def test_matches_the_reference(backend: str, dtype: torch.dtype, heads: int, hea
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 11, 12, 13, 24])
-@pytest.mark.parametrize("unroped", [False, True])
-def test_tokens_around_the_size_of_a_page(backend: str, tokens: int, unroped: bool) -> None:
-    check(PageWrite(tokens=tokens, page_tokens=12, unroped=unroped))
+@pytest.mark.parametrize(("unroped", "peer"), [(False, False), (True, False), (False, True), (True, True)])
+def test_tokens_around_the_size_of_a_page(backend: str, tokens: int, unroped: bool, peer: bool) -> None:
+    check(PageWrite(tokens=tokens, page_tokens=12, unroped=unroped, peer=peer))
 
 
 def test_no_slots(backend: str) -> None:
@@ -49,7 +49,19 @@ def test_pages_without_an_id_are_not_written(backend: str) -> None:
     case.arguments["page_ids"][0, 1] = -1
     case.arguments["page_ids"][2, :] = -1
     case.arguments["unroped_ids"][1, :] = -1
+    case.arguments["peer_ids"][0, 0] = -1
+    case.arguments["peer_ids"][1, :] = -1
     check(case)
+    case.arguments["page_ids"][:] = -1
+    check(case)
+
+
+def test_a_peer_gets_what_the_own_pages_get(backend: str) -> None:
+    case = PageWrite(tokens=29, page_tokens=12)
+    ops.qkv_page_write(**case.arguments)
+    own, there = (case.arguments[name].flatten().long() for name in ("page_ids", "peer_ids"))
+    for name in ("k_pages", "v_pages"):
+        assert torch.equal(case.arguments[name][own], case.arguments[f"peer_{name}"][there])
 
 
 def test_the_unused_tail_of_the_last_page_is_zero(backend: str) -> None:
@@ -57,6 +69,9 @@ def test_the_unused_tail_of_the_last_page_is_zero(backend: str) -> None:
     ops.qkv_page_write(**case.arguments)
     last = case.arguments["page_ids"][:, -1].long()
     for name in ("k_pages", "v_pages"):
+        assert torch.equal(case.arguments[name][last, 5:], torch.zeros(3, 7, 4, 24))
+    last = case.arguments["peer_ids"][:, -1].long()
+    for name in ("peer_k_pages", "peer_v_pages"):
         assert torch.equal(case.arguments[name][last, 5:], torch.zeros(3, 7, 4, 24))
 
 
@@ -94,7 +109,10 @@ def test_head_major_pages_and_strided_inputs(backend: str) -> None:
         assert error(case.arguments[name][written], exact[name][written]) <= 1e-5
 
 
-@pytest.mark.parametrize(("name", "pages"), [("page_ids", "k_pages"), ("unroped_ids", "unroped_pages")])
+@pytest.mark.parametrize(
+    ("name", "pages"),
+    [("page_ids", "k_pages"), ("unroped_ids", "unroped_pages"), ("peer_ids", "peer_k_pages")],
+)
 @pytest.mark.parametrize("beyond", [True, False])
 def test_an_id_out_of_range_is_an_error_and_writes_nothing(
     host_backend: str, name: str, pages: str, beyond: bool
@@ -104,7 +122,7 @@ def test_an_id_out_of_range_is_an_error_and_writes_nothing(
     case.arguments[name][1, 1] = count if beyond else -2
     with pytest.raises(UsageError, match=rf"^{name}: expected page ids from -1 to {count - 1}, got"):
         ops.qkv_page_write(**case.arguments)
-    assert case.arguments["k_pages"].isnan().all() or name == "unroped_ids"
+    assert case.arguments["k_pages"].isnan().all() or name != "page_ids"
 
 
 def test_a_gradient_is_refused(backend: str) -> None:

@@ -16,14 +16,14 @@ def samples() -> dict[str, tuple[torch._ops.OpOverload, tuple[object, ...]]]:
     names = torch.ops.wavecore
     x, y = torch.randn(2, 2, 6, 96)[..., ::2]
     modulation = torch.randn(2, 3, 48)
-    write, plain = PageWrite(), PageWrite(unroped=False)
+    write, plain = PageWrite(), PageWrite(unroped=False, peer=False)
     pages = torch.randn(4, 5, 2, 8)
     ids = torch.tensor([1, 3], dtype=torch.int32)
     packed, key_pages = ops.pack_int8(torch.randn(48, 48)), ops.empty_key_pages(4, 5, 2, 8)
     context = Context([[16, 3, 0], [0, 0, 0]]).arguments()
     finite = (*(tensor.nan_to_num() for tensor in context[:3]), *context[3:])
     for case in (write, plain):
-        for name in ("k_pages", "v_pages", "unroped_pages"):
+        for name in ("k_pages", "v_pages", "unroped_pages", "peer_k_pages", "peer_v_pages"):
             if case.arguments[name] is not None:
                 case.arguments[name].zero_()
     return {
@@ -34,7 +34,7 @@ def samples() -> dict[str, tuple[torch._ops.OpOverload, tuple[object, ...]]]:
         "gate_residual": (names.gate_residual.default, (x, y, modulation)),
         "rms_norm": (names.rms_norm.default, (x, torch.ones(48), 1e-6)),
         "qkv_page_write": (names.qkv_page_write.default, tuple(write.arguments.values())),
-        "qkv_page_write without un-roped keys": (
+        "qkv_page_write to its own pages alone": (
             names.qkv_page_write.default,
             tuple(plain.arguments.values()),
         ),

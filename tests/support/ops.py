@@ -51,6 +51,7 @@ class PageWrite:
     page_tokens: int = 12
     dtype: torch.dtype = torch.float32
     unroped: bool = True
+    peer: bool = True
     arguments: dict[str, Tensor | float | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,6 +62,8 @@ class PageWrite:
         page = (pages, self.page_tokens, self.heads, self.head_dim)
         ids = torch.randperm(pages)[: self.slots * per_slot].reshape(self.slots, per_slot).int()
         unroped_ids = torch.randperm(pages)[: self.slots * per_slot].reshape(self.slots, per_slot).int()
+        peer_ids = torch.randperm(pages + 2)[: self.slots * per_slot].reshape(self.slots, per_slot).int()
+        peer_page = (pages + 2, *page[1:])
         self.arguments = {
             "q": torch.randn(row, dtype=self.dtype),
             "k": torch.randn(row, dtype=self.dtype),
@@ -74,6 +77,9 @@ class PageWrite:
             "eps": 1e-6,
             "unroped_pages": torch.full(page, torch.nan, dtype=self.dtype) if self.unroped else None,
             "unroped_ids": unroped_ids if self.unroped else None,
+            "peer_k_pages": torch.full(peer_page, torch.nan, dtype=self.dtype) if self.peer else None,
+            "peer_v_pages": torch.full(peer_page, torch.nan, dtype=self.dtype) if self.peer else None,
+            "peer_ids": peer_ids if self.peer else None,
         }
 
     def copy(self, dtype: torch.dtype | None = None) -> dict[str, Tensor | float | None]:

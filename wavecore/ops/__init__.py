@@ -274,6 +274,9 @@ def qkv_page_write(
     eps: float,
     unroped_pages: Tensor | None = None,
     unroped_ids: Tensor | None = None,
+    peer_k_pages: Tensor | None = None,
+    peer_v_pages: Tensor | None = None,
+    peer_ids: Tensor | None = None,
 ) -> Tensor:
     """Norm and rotate queries and keys, and write keys and values into pages.
 
@@ -299,6 +302,11 @@ def qkv_page_write(
         Pages that take the normed keys before rotation, written in place.
     unroped_ids : Tensor int32 [s, ceil(t / n)], optional
         Their page ids; -1 writes nothing.
+    peer_k_pages, peer_v_pages : Tensor [p3, n, h, d], optional
+        Pages of another replica, which take the rotated keys and the values too: in memory shared with it,
+        or on another device that this one may write to. None of them may be a page of `k_pages` or `v_pages`.
+    peer_ids : Tensor int32 [s, ceil(t / n)], optional
+        Page ids in the pool of the peer; -1 writes nothing there.
 
     Returns
     -------
@@ -312,8 +320,9 @@ def qkv_page_write(
     """
     _refuse_gradient("q", q)
     return _qkv_page_write(
-        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids
-    )
+        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids,
+        peer_k_pages, peer_v_pages, peer_ids,
+    )  # fmt: skip
 
 
 def rope_shift(

@@ -169,6 +169,9 @@ def qkv_page_write(
     page_ids: Tensor,
     unroped_pages: Tensor | None,
     unroped_ids: Tensor | None,
+    peer_k_pages: Tensor | None,
+    peer_v_pages: Tensor | None,
+    peer_ids: Tensor | None,
 ) -> None:
     """Check the arguments of `wavecore.ops.qkv_page_write`."""
     _rank("q", q, 3, "[s, t, D]")
@@ -197,15 +200,33 @@ def qkv_page_write(
         raise UsageError("unroped_ids: expected together with unroped_pages, got only one of them")
     if unroped_pages is not None and unroped_ids is not None:
         _pages("unroped_pages", unroped_pages, "q", q)
-        if unroped_pages.shape[1:] != k_pages.shape[1:]:
-            raise _wrong(
-                "unroped_pages",
-                f"[p2, n, h, d] = [p2, *{list(k_pages.shape[1:])}]",
-                list(unroped_pages.shape),
-            )
-        _written("unroped_pages", unroped_pages)
+        _other_pages("unroped_pages", unroped_pages, k_pages, "p2")
         _shape("unroped_ids", unroped_ids, table, "[s, ceil(t / n)]")
         _int32("unroped_ids", unroped_ids, "q", q)
+    peers = (peer_k_pages, peer_v_pages, peer_ids)
+    if any(peer is not None for peer in peers) and any(peer is None for peer in peers):
+        raise UsageError(
+            "peer_ids: expected together with peer_k_pages and peer_v_pages, got only some of them"
+        )
+    if peer_k_pages is not None and peer_v_pages is not None and peer_ids is not None:
+        for name, pages in (("peer_k_pages", peer_k_pages), ("peer_v_pages", peer_v_pages)):
+            _rank(name, pages, 4, "[p, n, h, d]")
+            if pages.dtype != q.dtype:
+                raise _wrong(name, f"{q.dtype} as q", pages.dtype)
+            if pages.device.type != q.device.type:
+                raise _wrong(name, f"a device of the kind of {q.device} as q", pages.device)
+            _other_pages(name, pages, k_pages, "p3")
+        _shape("peer_v_pages", peer_v_pages, tuple(peer_k_pages.shape), "the shape of peer_k_pages")
+        _shape("peer_ids", peer_ids, table, "[s, ceil(t / n)]")
+        _int32("peer_ids", peer_ids, "q", q)
+
+
+def _other_pages(name: str, pages: Tensor, k_pages: Tensor, count: str) -> None:
+    """Pages beside `k_pages` that are written too: of the same page size, and any number of them."""
+    if pages.shape[1:] != k_pages.shape[1:]:
+        meaning = f"[{count}, n, h, d] = [{count}, *{list(k_pages.shape[1:])}]"
+        raise _wrong(name, meaning, list(pages.shape))
+    _written(name, pages)
 
 
 def rope_shift(

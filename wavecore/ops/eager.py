@@ -79,18 +79,27 @@ def qkv_page_write(
     eps: float,
     unroped_pages: Tensor | None = None,
     unroped_ids: Tensor | None = None,
+    peer_k_pages: Tensor | None = None,
+    peer_v_pages: Tensor | None = None,
+    peer_ids: Tensor | None = None,
 ) -> Tensor:
     checks.qkv_page_write(
-        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids
-    )
+        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids,
+        peer_k_pages, peer_v_pages, peer_ids,
+    )  # fmt: skip
     checks.check_page_ids("page_ids", page_ids, k_pages.shape[0])
     per_head = k_pages.shape[2:]
     normed_k = rms_norm(k, k_weight, eps).unflatten(-1, per_head)
-    _write_pages(k_pages, page_ids, rotate(normed_k, rope))
+    roped_k = rotate(normed_k, rope)
+    _write_pages(k_pages, page_ids, roped_k)
     _write_pages(v_pages, page_ids, v.unflatten(-1, per_head))
     if unroped_pages is not None and unroped_ids is not None:
         checks.check_page_ids("unroped_ids", unroped_ids, unroped_pages.shape[0])
         _write_pages(unroped_pages, unroped_ids, normed_k)
+    if peer_k_pages is not None and peer_v_pages is not None and peer_ids is not None:
+        checks.check_page_ids("peer_ids", peer_ids, peer_k_pages.shape[0])
+        _write_pages(peer_k_pages, peer_ids, roped_k)
+        _write_pages(peer_v_pages, peer_ids, v.unflatten(-1, per_head))
     return rotate(rms_norm(q, q_weight, eps).unflatten(-1, per_head), rope)
 
 

@@ -27,7 +27,8 @@ SCHEMAS = {
     "rms_norm": "(Tensor x, Tensor weight, float eps) -> Tensor",
     "qkv_page_write": "(Tensor q, Tensor k, Tensor v, Tensor q_weight, Tensor k_weight, Tensor rope, "
     "Tensor(a!) k_pages, Tensor(b!) v_pages, Tensor page_ids, float eps, "
-    "Tensor(c!)? unroped_pages=None, Tensor? unroped_ids=None) -> Tensor",
+    "Tensor(c!)? unroped_pages=None, Tensor? unroped_ids=None, Tensor(d!)? peer_k_pages=None, "
+    "Tensor(e!)? peer_v_pages=None, Tensor? peer_ids=None) -> Tensor",
     "rope_shift": "(Tensor unroped_pages, Tensor source_ids, Tensor(a!) k_pages, Tensor target_ids, "
     "Tensor rope) -> ()",
     "paged_attention": f"{_ATTENTION} -> Tensor",

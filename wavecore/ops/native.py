@@ -102,8 +102,14 @@ def qkv_page_write(
     eps: float,
     unroped_pages: Tensor | None = None,
     unroped_ids: Tensor | None = None,
+    peer_k_pages: Tensor | None = None,
+    peer_v_pages: Tensor | None = None,
+    peer_ids: Tensor | None = None,
 ) -> Tensor:
-    tensors = (q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids)
+    tensors = (
+        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids,
+        peer_k_pages, peer_v_pages, peer_ids,
+    )  # fmt: skip
     q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
     try:
         kernels.operations.qkv_page_write(*tensors, q_out, eps, torch.get_num_threads())

@@ -60,13 +60,18 @@ def qkv_page_write(
     eps: float,
     unroped_pages: Tensor | None = None,
     unroped_ids: Tensor | None = None,
+    peer_k_pages: Tensor | None = None,
+    peer_v_pages: Tensor | None = None,
+    peer_ids: Tensor | None = None,
 ) -> Tensor:
     checks.qkv_page_write(
-        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids
-    )
+        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids,
+        peer_k_pages, peer_v_pages, peer_ids,
+    )  # fmt: skip
     return page_write.qkv_page_write(
-        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids
-    )
+        q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids,
+        peer_k_pages, peer_v_pages, peer_ids,
+    )  # fmt: skip
 
 
 def rope_shift(
