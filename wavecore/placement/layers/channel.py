@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wavecore.errors import WavecoreError
 from wavecore.placement.layers.messages import Message
+from wavecore.placement.layers.streams import Mark
 
 HEADER_BYTES = 16_384
 _ALIGN = 64  # bytes: kernels see the same alignment as in a fresh tensor
@@ -28,22 +29,28 @@ class _Envelope(msgspec.Struct):
 
 
 class BufferPool:
-    """Flat byte buffers by size, given back only when nothing reads or writes them any more."""
+    """Flat byte buffers by size, used again only after what read or wrote them before."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._free: dict[int, list[Tensor]] = {}
+        self._free: dict[int, list[tuple[Tensor, Mark]]] = {}
 
     def take(self, size: int) -> Tensor:
-        """A buffer of `size` bytes."""
+        """A buffer of `size` bytes, for the calling thread."""
         free = self._free.get(size)
-        return free.pop() if free else torch.empty(size, dtype=torch.uint8, device=self._device)
+        if not free:
+            return torch.empty(size, dtype=torch.uint8, device=self._device)
+        buffer, given_back = free.pop()
+        given_back.wait()
+        return buffer
 
     def give_back(self, buffer: Tensor) -> None:
-        """Let a buffer be used again."""
+        """Let a buffer be used again after what the calling thread has given the device to do."""
         same = self._free.setdefault(buffer.numel(), [])
         if len(same) < 4:
-            same.append(buffer)
+            same.append((buffer, Mark(self._device)))
+        elif self._device.type == "cuda":
+            buffer.record_stream(torch.cuda.current_stream(self._device))
 
 
 class Channel:
@@ -138,6 +145,8 @@ class Channel:
     def receive(self, source: int, lane: int = 0) -> tuple[Message, list[Tensor], Tensor | None]:
         """Wait for the next message of a rank on a lane.
 
+        Of a body on a GPU only the stream of the calling thread waits, not the host.
+
         Returns
         -------
         message, tensors, body
@@ -170,6 +179,8 @@ class Channel:
         for queue in self._sent.values():
             while queue:
                 self._complete(queue)
+        if self.device.type == "cuda":  # where to wait for a send lets only the stream wait
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _complete(self, queue: deque[tuple[list[Any], list[Tensor], Tensor | None]]) -> None:
         works, _, body = queue.popleft()

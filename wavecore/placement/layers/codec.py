@@ -20,6 +20,7 @@ from wavecore.errors import WavecoreError
 from wavecore.models.stream import Stream, StreamingVAE
 from wavecore.placement.layers.channel import Channel
 from wavecore.placement.layers.messages import Code, Stop
+from wavecore.placement.layers.streams import Mark, own_stream
 
 LANE = 2  # apart from rounds and from layers that change hands
 
@@ -54,6 +55,10 @@ class CodecService:
 
     @torch.inference_mode()
     def _serve(self) -> None:
+        with own_stream(self._channel.device):
+            self._serve_all()
+
+    def _serve_all(self) -> None:
         while True:
             try:
                 message, tensors, body = self._channel.receive(0, LANE)
@@ -67,6 +72,8 @@ class CodecService:
                 with self._lock:
                     began = time.perf_counter()
                     answer = self._answer(message, tensors)
+                    if self._channel.device.type == "cuda":  # for its time; nobody else waits for this thread
+                        torch.cuda.current_stream(self._channel.device).synchronize()
                     seconds = time.perf_counter() - began
             except Exception:  # nobody waits for this thread: the rank ends, which the first one reports
                 traceback.print_exc()
@@ -85,6 +92,19 @@ class CodecService:
             make = self._vae.stream_decoder if message.task == "decode" else self._vae.stream_encoder
             stream = self._streams[message.stream] = make()
         return stream.flush() if message.task == "flush" else stream(tensors[0].clone()).contiguous()
+
+
+_Answer = tuple[Tensor, Mark]  # and since when it is there
+
+
+def _taken(answer: Future[_Answer | None]) -> Tensor | None:
+    """Wait for an answer of another thread and take it over."""
+    arrived = answer.result()
+    if arrived is None:
+        return None
+    tensor, there = arrived
+    there.wait([tensor])
+    return tensor
 
 
 class CodecClient:
@@ -111,7 +131,7 @@ class CodecClient:
         self.rank = rank
         self.worked = self.waited = 0.0
         self._channel, self._lost = channel, lost
-        self._asked: queue.SimpleQueue[Future[Tensor | None]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Future[_Answer | None]] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._streams = 0
         self.thread = threading.Thread(target=self._receive, name="codec answers", daemon=True)
@@ -122,9 +142,9 @@ class CodecClient:
         self._streams += 1
         return self._streams
 
-    def ask(self, message: Code, tensor: Tensor | None = None) -> Future[Tensor | None]:
+    def ask(self, message: Code, tensor: Tensor | None = None) -> Future[_Answer | None]:
         """Send something to do; the answers come in the same order."""
-        answer: Future[Tensor | None] = Future()
+        answer: Future[_Answer | None] = Future()
         with self._sending:
             try:
                 self._channel.send(self.rank, message, [] if tensor is None else [tensor], LANE)
@@ -137,11 +157,11 @@ class CodecClient:
                 self._asked.put(answer)
         return answer
 
-    def wait(self, answer: Future[Tensor | None]) -> Tensor | None:
+    def wait(self, answer: Future[_Answer | None]) -> Tensor | None:
         """The answer, once it is there."""
         began = time.perf_counter()
         try:
-            return answer.result()
+            return _taken(answer)
         finally:
             self.waited += time.perf_counter() - began
 
@@ -154,13 +174,15 @@ class CodecClient:
     def _receive(self) -> None:
         receiving = self._channel.beside()
         try:
-            while True:
-                answer = self._asked.get()
-                message, tensors, body = receiving.receive(self.rank, LANE)
-                assert isinstance(message, Code)
-                self.worked += message.seconds
-                answer.set_result(tensors[0].clone() if tensors else None)
-                receiving.done(body)
+            with own_stream(receiving.device):
+                while True:
+                    answer = self._asked.get()
+                    message, tensors, body = receiving.receive(self.rank, LANE)
+                    assert isinstance(message, Code)
+                    self.worked += message.seconds
+                    result = tensors[0].clone() if tensors else None
+                    answer.set_result(None if result is None else (result, Mark(receiving.device)))
+                    receiving.done(body)
         except RuntimeError as error:
             fault = self._fault(error)
             while True:
@@ -195,7 +217,7 @@ class RemoteDecoder:
 
     def __init__(self, client: CodecClient) -> None:
         self._client, self._stream = client, client.stream()
-        self._waiting: deque[Future[Tensor | None]] = deque()
+        self._waiting: deque[Future[_Answer | None]] = deque()
 
     def put(self, latent: Tensor) -> None:
         """Give the next latent, [1, c, 1, h, w]."""
@@ -203,7 +225,7 @@ class RemoteDecoder:
 
     def get(self) -> Tensor:
         """Wait for the frames [1, 3, n, h, w] in [-1, 1] of the oldest latent given."""
-        frames = self._waiting.popleft().result()
+        frames = _taken(self._waiting.popleft())
         assert frames is not None
         return frames
 

@@ -31,6 +31,7 @@ from wavecore.placement.layers.processes import end_ranks, fault_of, lost, start
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import HEAD, Shard
 from wavecore.placement.layers.stream import RingPlacement
+from wavecore.placement.layers.streams import Mark, own_stream
 from wavecore.placement.local import Batch
 from wavecore.rounds import CallRules, Rules, StreamBatch
 from wavecore.trace import Trace
@@ -124,7 +125,7 @@ class Ring:
         self._trace = Trace() if trace is None else trace
         self._streams = 0
         self._flights: dict[int, queue.SimpleQueue[_Flight]] = {}
-        self._results: dict[int, queue.SimpleQueue[tuple[Work, list[Tensor]]]] = {}
+        self._results: dict[int, queue.SimpleQueue[tuple[Work, list[Tensor], Mark]]] = {}
         self._failed: str | None = None
         self._split: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -275,7 +276,7 @@ class Ring:
         self._flights[work.stream].put(_Flight(groups))
         if self.ranks == 1:
             finished = [self.dit.finish(state) for state in states]
-            self._results[work.stream].put((work, [*finished, *means]))
+            self._results[work.stream].put((work, [*finished, *means], Mark(self._rank.channel.device)))
             return
         parts = chain.from_iterable((state.hidden, state.modulation, state.time) for state in states)
         self._tell(work, [*parts, *texts, *means])
@@ -290,10 +291,11 @@ class Ring:
         while True:
             self._check()
             try:
-                work, tensors = self._results[stream].get(timeout=_POLL_SECONDS)
+                work, tensors, there = self._results[stream].get(timeout=_POLL_SECONDS)
                 break
             except queue.Empty:
                 self._failed = self._failed or fault_of(self._processes)
+        there.wait(tensors)
         self._record(work)
         self._schedule(work, time.monotonic() - asked)
         estimates: dict[int, Tensor] = {}
@@ -375,14 +377,15 @@ class Ring:
         """Take results as they come, so that a rank never waits for this process to ask for one."""
         channel = self._rank.channel.beside()
         try:
-            while True:
-                message, tensors, body = channel.receive(self.ranks - 1)
-                if isinstance(message, Stop):
-                    return
-                if isinstance(message, Work) and message.stream in self._results:
-                    result = message, [tensor.clone() for tensor in tensors]
-                    self._results[message.stream].put(result)
-                channel.done(body)
+            with own_stream(channel.device):
+                while True:
+                    message, tensors, body = channel.receive(self.ranks - 1)
+                    if isinstance(message, Stop):
+                        return
+                    if isinstance(message, Work) and message.stream in self._results:
+                        result = [tensor.clone() for tensor in tensors]
+                        self._results[message.stream].put((message, result, Mark(channel.device)))
+                    channel.done(body)
         except RuntimeError as error:
             if not self._closed:
                 self._failed = lost(self._processes, self.ranks - 1, error)

@@ -22,6 +22,7 @@ from wavecore.placement.layers.codec import CodecService
 from wavecore.placement.layers.messages import Close, Layer, Message, Open, Ready, Stop, Work
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import Shard, batches
+from wavecore.placement.layers.streams import Mark, own_stream
 
 
 def serve(channel: Channel) -> None:
@@ -49,6 +50,9 @@ def serve(channel: Channel) -> None:
             return
 
 
+_Received = tuple[Message, list[Tensor], Tensor | None]
+
+
 class Incoming:
     """Receives the next messages of a rank while this one computes, so that no hop waits for its transfer.
 
@@ -61,27 +65,29 @@ class Incoming:
 
     def __init__(self, channel: Channel, source: int) -> None:
         self._channel, self._source = channel, source
-        self._arrived: queue.SimpleQueue[tuple[Message, list[Tensor], Tensor | None] | RuntimeError]
-        self._arrived = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[_Received, Mark] | RuntimeError] = queue.SimpleQueue()
         threading.Thread(target=self._receive, name="incoming", daemon=True).start()
 
     def _receive(self) -> None:
         message: Message | None = None
-        while not isinstance(message, Stop):
-            try:
-                arrived = self._channel.receive(self._source)
-            except RuntimeError as error:
-                self._arrived.put(error)
-                return
-            message = arrived[0]
-            self._arrived.put(arrived)
+        with own_stream(self._channel.device):
+            while not isinstance(message, Stop):
+                try:
+                    received = self._channel.receive(self._source)
+                except RuntimeError as error:
+                    self._arrived.put(error)
+                    return
+                message = received[0]
+                self._arrived.put((received, Mark(self._channel.device)))
 
-    def take(self) -> tuple[Message, list[Tensor], Tensor | None]:
+    def take(self) -> _Received:
         """Wait for the next message; as `Channel.receive`."""
         arrived = self._arrived.get()
         if isinstance(arrived, RuntimeError):
             raise arrived
-        return arrived
+        received, there = arrived
+        there.wait()
+        return received
 
     def done(self, body: Tensor | None) -> None:
         """Nothing reads a received body any more."""
