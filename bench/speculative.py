@@ -2,6 +2,7 @@
 
 `response`: sprites in real time, updates at random phases, and by turns a fixed-chunk stream of the same K.
 `orders`: sequential order, a wave, a wave that a prompt can cut, by turns: response and throughput.
+`places`: such a wave on one device, over replicas, on a ring of two, by turns: the same.
 `joint`: the bidirectional variant in real time, K as trained against a short window.
 `adapters`: what streams of every adapter show before and after 40 updates, read back.
 `decisions`: events a second, and time of one event, of the controller alone.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import speculative_simulated as simulated
@@ -45,6 +47,7 @@ from wavecore.control.simulate import laws, plots
 from wavecore.control.speculative import events as ev
 from wavecore.interactive.replay import read_recording
 from wavecore.interactive.speculation import Speculation, make_parts
+from wavecore.placing import Placing
 from wavecore.trace import Trace
 from wavecore.train.evaluation import Setting, adapter_readback
 
@@ -54,6 +57,11 @@ ORDERS: dict[str, dict[str, Any]] = {
     "sequential": {"rounds": "sequential"},
     "wave": {"rounds": "wavefront", "cut": False},
     "wave that a prompt can cut": {"rounds": "wavefront", "cut": True},
+}
+PLACES: dict[str, dict[str, Any]] = {
+    "local": {"rounds": "wavefront"},
+    "replicas": {"rounds": "wavefront", "placement": "replicas"},
+    "layers": {"rounds": "wavefront", "placement": "layers"},
 }
 JOINT = (("latent-input", 12), ("latent-input", 3), ("boundary-image", 12), ("keyframes", 12))
 
@@ -80,18 +88,37 @@ def response(quick: bool) -> dict[str, Any]:
 
 def orders(quick: bool) -> dict[str, Any]:
     """Calls and stretches of streams of each order by turns: seconds of a call, and response."""
+    return by_turns(ORDERS, quick)
+
+
+def places(quick: bool) -> dict[str, Any]:
+    """The same of a wave that a prompt can cut, on one device, over replicas and on a ring of two."""
+    return by_turns(PLACES, quick)
+
+
+def share_cores(case: dict[str, Any]) -> None:
+    """Both cores for one process, or a thread for each of several."""
+    torch.set_num_threads(1 if "placement" in case else 2)
+
+
+def by_turns(cases: dict[str, dict[str, Any]], quick: bool) -> dict[str, Any]:
+    """Calls and stretches of streams of each case; throughput against the first one."""
     pipe = wc.load("sprites")
     group = pipe.model.vae.temporal_factor / pipe.fps
+    firsts: dict[str, list[float]] = {name: [] for name in cases}
+    wholes: dict[str, list[float]] = {name: [] for name in cases}
     generators = {}
-    for name, more in ORDERS.items():
-        chosen = Speculation(latents=LATENTS, cut=more.get("cut", False))
+    for name, more in cases.items():
+        share_cores(more)
         rules = pipe.rules(more["rounds"], 4)
-        parts = make_parts(pipe.model, chosen, rules, pipe.levels(4), 0, pipe.size, pipe.fps)
+        place = Placing(placement=more.get("placement", "local")).calls(pipe.model, rules)
+        parts = make_parts(
+            pipe.model, Speculation(latents=LATENTS), rules, pipe.levels(4), 0, pipe.size, pipe.fps, place
+        )
         generators[name] = parts.generator
-    firsts: dict[str, list[float]] = {name: [] for name in ORDERS}
-    wholes: dict[str, list[float]] = {name: [] for name in ORDERS}
     for turn in range(4 if quick else 24):
         for name, generator in generators.items():
+            share_cores(cases[name])
             generator.release(turn * LATENTS)
             began, first = time.perf_counter(), 0.0
             for made in generator.call(turn * LATENTS, LATENTS, 0, SUBJECTS[0]):
@@ -100,21 +127,25 @@ def orders(quick: bool) -> dict[str, Any]:
             if turn > 1:  # the context is full
                 firsts[name].append(first)
                 wholes[name].append(time.perf_counter() - began)
-    segments: dict[str, list[Segment]] = {name: [] for name in ORDERS}
+    for generator in generators.values():
+        generator.close()
+    segments: dict[str, list[Segment]] = {name: [] for name in cases}
     for turn in range(1 if quick else 3):
-        for name, more in ORDERS.items():
+        for name, more in cases.items():
+            share_cores(more)
             session = start(pipe, **more)
             segments[name].append(run_segment(session, 6 if quick else 16, GAPS, turn))
-    ratios = {name: np.array(wholes["sequential"]) / np.array(wholes[name]) for name in ORDERS}
+    reference = next(iter(cases))
+    ratios = {name: np.array(wholes[reference]) / np.array(wholes[name]) for name in cases}
     return {
         name: {
             "first_group_seconds": float(np.median(firsts[name])),
             "call_seconds": float(np.median(wholes[name])),
             "frames_per_second": LATENTS * group * pipe.fps / float(np.median(wholes[name])),
-            "throughput_against_sequential": float(np.median(ratios[name])),
+            f"throughput_against_{reference}": float(np.median(ratios[name])),
             **summary(segments[name], group),
         }
-        for name in ORDERS
+        for name in cases
     }
 
 
@@ -173,6 +204,7 @@ def pictures(quick: bool, folder: Path = Path("docs/images")) -> dict[str, Any]:
 PARTS: dict[str, Any] = {
     "response": response,
     "orders": orders,
+    "places": places,
     "joint": joint,
     "adapters": adapters,
     "decisions": simulated.decisions,

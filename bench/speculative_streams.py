@@ -30,11 +30,15 @@ SUBJECTS = ("a red ball", "a blue star", "a green box", "a white cross", "a yell
 MOTIONS = ("moving left over grass", "moving up over sand", "at rest on water", "moving right at night")
 
 
-def start(pipe: Any, rounds: str | None = None, **more: Any) -> SpeculativeSession:
+def start(pipe: Any, rounds: str | None = None, placement: str = "local", **more: Any) -> SpeculativeSession:
     """A session of calls of `LATENTS`; `more` as for `Speculation`."""
     speculation = Speculation(**{"latents": LATENTS, **more})
     return pipe.session(
-        SUBJECTS[0], rounds=rounds, control="speculative", speculation=speculation, trace=Trace()
+        SUBJECTS[0],
+        rounds=rounds,
+        placement=placement,
+        control="speculative",
+        speculation=speculation,
     )
 
 
