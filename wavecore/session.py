@@ -191,7 +191,9 @@ class Session:
         if source is not None:
             measure = restyling is not None and restyling.on_pixels
             vae_of_source = model.vae if codec is None else codec
-            self._source = ChunkSource(source, vae_of_source, size, model.device, measure)
+            # A live source is not read ahead: its next frames may not be there.
+            ahead = codec is not None and codec.encodes_elsewhere and hold is None
+            self._source = ChunkSource(source, vae_of_source, size, model.device, measure, ahead)
         self._ready: deque[FrameGroup] = deque()
         self._groups = 0
         self._frames_out = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +39,9 @@ class ChunkSource:
         Of the VAE.
     measure : bool
         Measure how much changes from frame to frame.
+    ahead : bool
+        Read the next frames, and have them encoded, while those before them are at work: for an encoder
+        elsewhere and a source that need not be waited for. Not together with `measure`.
 
     Attributes
     ----------
@@ -52,12 +56,15 @@ class ChunkSource:
         size: tuple[int, int],
         device: torch.device | str = "cpu",
         measure: bool = False,
+        ahead: bool = False,
     ) -> None:
         self.pixel_differences: list[float] = []
         self._measure = measure
+        self._ahead = ahead and not measure
+        self._encoding: deque[Callable[[], Tensor | None]] = deque()  # each waits for latents
         self._before: NDArray[np.uint8] | None = None
         self._frames = frames
-        self._encoder = vae.stream_encoder()
+        self._encoder: Any = vae.stream_encoder()  # with `begin` where it is elsewhere
         self._stride = vae.temporal_factor
         self._size = size
         self._device = device
@@ -80,8 +87,10 @@ class ChunkSource:
         InputError
             A frame has another size or type.
         """
-        while len(self._latents) < latents and not self._over:
-            encoded = self._encode_next()
+        while len(self._latents) < latents and (self._encoding or not self._over):
+            while not self._over and len(self._encoding) < (2 if self._ahead else 1):
+                self._encoding.append(self._encode_next())
+            encoded = self._encoding.popleft()()
             if encoded is not None:
                 self._latents += encoded.unbind(2)
         self._wanted = latents if self._latents else 0
@@ -100,8 +109,8 @@ class ChunkSource:
         """Frames read and not yet given out."""
         return self._taken - emitted
 
-    def _encode_next(self) -> Tensor | None:
-        """Latents of the next frames; an encoder that looks ahead may give some of them later."""
+    def _encode_next(self) -> Callable[[], Tensor | None]:
+        """Begin to encode the next frames; an encoder may hold some of their latents back."""
         wanted = self._stride if self._taken else 1
         frames: list[NDArray[np.uint8]] = []
         while len(frames) < wanted and not self._over:
@@ -111,17 +120,18 @@ class ChunkSource:
             else:
                 frames.append(self._checked(np.asarray(frame)))
         self._taken += len(frames)
-        pieces = []
+        pieces: list[Callable[[], Tensor]] = []
         if frames:
             if self._measure:
                 self.pixel_differences += pixel_differences(frames, self._before)
                 self._before = frames[-1]
             frames += frames[-1:] * (wanted - len(frames))
-            pieces.append(self._encoder(upload(to_pixels(np.stack(frames)), self._device)))
+            pixels = upload(to_pixels(np.stack(frames)), self._device)
+            pieces.append(self._encoder.begin(pixels) if self._ahead else _there(self._encoder(pixels)))
         if self._over:
             rest = self._encoder.flush()
-            pieces += [] if rest is None else [rest]
-        return torch.cat(pieces, 2) if pieces else None
+            pieces += [] if rest is None else [_there(rest)]
+        return lambda: torch.cat([piece() for piece in pieces], 2) if pieces else None
 
     def _checked(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         width, height = self._size
@@ -130,6 +140,11 @@ class ChunkSource:
                 f"source: expected frames uint8 [{height}, {width}, 3], got {frame.dtype} {list(frame.shape)}"
             )
         return frame
+
+
+def _there(latents: Tensor) -> Callable[[], Tensor]:
+    """Latents that need no waiting for."""
+    return lambda: latents
 
 
 def to_pixels(frames: NDArray[np.uint8]) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from support.models import tiny_dit
@@ -12,6 +13,7 @@ from support.models import tiny_dit
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.placement.layers import Ring
+from wavecore.source import ChunkSource
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,28 @@ def test_an_exchange_takes_two_messages_each_way(ring):
     decoder.put(torch.zeros(1, 16, 1, 4, 6))
     decoder.get()
     assert channel.messages - before == 2, "a header and a body"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 9, 11])
+def test_the_next_frames_are_encoded_while_those_before_them_are_at_work(ring, vae, count):
+    frames = np.random.default_rng(0).integers(0, 256, (count, 32, 48, 3), dtype=np.uint8)
+    read = []
+
+    def source():
+        for index, frame in enumerate(frames):
+            read.append(index)
+            yield frame
+
+    here = ChunkSource(iter(frames), vae, (48, 32))
+    there = ChunkSource(source(), ring.vae, (48, 32), ahead=True)
+    taken = 1
+    while here.prepare(1):
+        assert there.prepare(1)
+        assert len(read) == min(count, taken + 4), "the four after those whose latent is needed"
+        assert torch.equal(there.take(), here.take())
+        assert there.frames_left(0) == len(read)
+        taken += 4
+    assert not there.prepare(1)
 
 
 def test_work_on_another_rank_is_measured(ring):

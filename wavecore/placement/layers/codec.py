@@ -201,8 +201,17 @@ class RemoteEncoder:
 
     def __call__(self, frames: Tensor) -> Tensor:
         """Latents of frames [1, 3, f, h, w]."""
-        latents = self._client.wait(self._client.ask(Code(self._stream, "encode"), frames))
-        assert latents is not None
+        return self.begin(frames)()
+
+    def begin(self, frames: Tensor) -> Callable[[], Tensor]:
+        """Have frames encoded, and go on; what is returned waits for their latents."""
+        asked = self._client.ask(Code(self._stream, "encode"), frames)
+
+        def latents() -> Tensor:
+            encoded = self._client.wait(asked)
+            assert encoded is not None
+            return encoded
+
         return latents
 
     def flush(self) -> Tensor | None:
@@ -262,6 +271,11 @@ class RingVAE:
         self.vae, self._clients = vae, clients
         self._encode_on, self._decode_on = encode_on, decode_on
         self.temporal_factor, self.spatial_factor = vae.temporal_factor, vae.spatial_factor
+
+    @property
+    def encodes_elsewhere(self) -> bool:
+        """Whether another rank encodes, at the same time as this one does something else."""
+        return self._encode_on in self._clients
 
     def stream_encoder(self) -> Any:
         """Encoder of one stream, here or on another rank."""
