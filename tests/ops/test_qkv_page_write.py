@@ -35,9 +35,14 @@ def test_matches_the_reference(backend: str, dtype: torch.dtype, heads: int, hea
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 11, 12, 13, 24])
-@pytest.mark.parametrize(("unroped", "peer"), [(False, False), (True, False), (False, True), (True, True)])
-def test_tokens_around_the_size_of_a_page(backend: str, tokens: int, unroped: bool, peer: bool) -> None:
-    check(PageWrite(tokens=tokens, page_tokens=12, unroped=unroped, peer=peer))
+@pytest.mark.parametrize("others", [False, True])
+def test_tokens_around_the_size_of_a_page(backend: str, tokens: int, others: bool) -> None:
+    check(PageWrite(tokens=tokens, page_tokens=12, unroped=others, peer=others))
+
+
+@pytest.mark.parametrize("peer", [False, True])
+def test_a_peer_or_unroped_keys_alone(backend: str, peer: bool) -> None:
+    check(PageWrite(unroped=not peer, peer=peer))
 
 
 def test_no_slots(backend: str) -> None:
