@@ -1,6 +1,6 @@
 """Wave parallelism on two cores: `python bench/wave.py [--seconds 3] [PART ...]`.
 
-Parts: latency, cost, pair, wide, link, baselines, equal. Prints what was measured and adds it to
+Parts: latency, cost, pair, wide, link, baselines, plan, equal. Prints what was measured and adds it to
 bench/results/wave.json.
 
 The machine's ceiling is what two independent copies of the same forward passes, one a core, gain over one:
@@ -15,6 +15,7 @@ import os
 import statistics
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from wave_streams import (
     local_rate,
     model,
     placement_rate,
+    rate,
     replica_ticks,
     sequential,
     wave,
@@ -46,8 +48,10 @@ from wavecore.placement.replica_options import SPIN_US, ReplicaOptions
 from wavecore.placement.replicas import Replicas
 from wavecore.placement.sequence import SequenceOptions, SequencePlacement
 from wavecore.placement.sequence.group import SEQUENCE_MODES
+from wavecore.plan import plans
+from wavecore.plan.measure import measure
 
-REPEATS = 5  # of every run that is compared with another, in turn
+REPEATS = 9  # of every run that is compared with another, in turn
 
 
 def pair(seconds: float) -> dict[str, Any]:
@@ -62,18 +66,12 @@ def pair(seconds: float) -> dict[str, Any]:
             Copies(scale, "sequential", 1) as copies,
             Replicas(dit, wave(1), latent, options) as replicas,
         ):
+            rates["two"].append(sum(copies.rates(seconds)))
             for _ in range(REPEATS):
-                rates["one"] += copies.rates(seconds, 1)
+                rates["replicas"].append(rate(replica_ticks(replicas, dit, wave(1), seconds)))
                 rates["two"].append(sum(copies.rates(seconds)))
-                ticks = replica_ticks(replicas, dit, wave(1), seconds)
-                rates["replicas"].append(len(ticks) / sum(ticks))
-        one, two, both = (statistics.median(rates[name]) for name in ("one", "two", "replicas"))
-        result[f"{scale}x"] = {
-            "chunks_per_second": rates,
-            "ceiling": two / one,
-            "gain": both / one,
-            "share_of_ceiling": both / two,
-        }
+                rates["one"] += copies.rates(seconds, 1)
+        result[f"{scale}x"] = _shares(rates)
     return result
 
 
@@ -81,27 +79,63 @@ def wide(seconds: float) -> dict[str, Any]:
     """N = 4 on two cores against sequential with two threads, and against the ceiling of its own passes."""
     dit = model(1)
     latent = dit.config.in_channels, SIZE, SIZE
-    rates: dict[str, list[float]] = {"sequential_two_threads": [], "one": [], "two": [], "replicas": []}
+    rates: dict[str, list[float]] = {"one": [], "two": [], "replicas": [], "sequential_two_threads": []}
     with (
         Copies(1, "wave", 4) as copies,
         Replicas(dit, wave(4), latent) as replicas,
     ):
+        rates["two"].append(sum(copies.rates(seconds)))
         for _ in range(REPEATS):
-            rates["one"] += copies.rates(seconds, 1)
+            rates["replicas"].append(rate(replica_ticks(replicas, dit, wave(4), seconds)))
             rates["two"].append(sum(copies.rates(seconds)))
-            ticks = replica_ticks(replicas, dit, wave(4), seconds)
-            rates["replicas"].append(len(ticks) / sum(ticks))
             torch.set_num_threads(2)
             rates["sequential_two_threads"].append(local_rate(dit, sequential(4), seconds))
             torch.set_num_threads(1)
-    medians = {name: statistics.median(values) for name, values in rates.items()}
+            rates["one"] += copies.rates(seconds, 1)
+    gains = [a / b for a, b in zip(rates["replicas"], rates["sequential_two_threads"], strict=True)]
+    return _shares(rates) | {"against_two_threads": statistics.median(gains)}
+
+
+def _shares(rates: dict[str, list[float]]) -> dict[str, Any]:
+    """What replicas gain, run by run, over what was measured just before and after: this machine drifts."""
+    around = [(a + b) / 2 for a, b in pairwise(rates["two"])]
+    shares = [a / b for a, b in zip(rates["replicas"], around, strict=True)]
+    low, middle, high = statistics.quantiles(shares, n=4)
     return {
         "chunks_per_second": rates,
-        "against_two_threads": medians["replicas"] / medians["sequential_two_threads"],
-        "ceiling": medians["two"] / medians["one"],
-        "gain": medians["replicas"] / medians["one"],
-        "share_of_ceiling": medians["replicas"] / medians["two"],
+        "ceiling": statistics.median(a / b for a, b in zip(around, rates["one"], strict=True)),
+        "gain": statistics.median(a / b for a, b in zip(rates["replicas"], rates["one"], strict=True)),
+        "share_of_ceiling": middle,
+        "share_of_ceiling_quartiles": [low, high],
     }
+
+
+def plan(seconds: float) -> dict[str, Any]:
+    """Tick of the planner's wavefront on two cores: predicted from passes timed here, and measured."""
+    pipe = wavecore.load("sprites")
+    dit, result = pipe.model.dit, {}
+    with Nursery(dit) as nursery:
+        for steps in (1, 4):
+            rules, latent = wave(steps), (dit.config.in_channels, SIZE, SIZE)
+            rows = []
+            for _ in range(REPEATS):
+                measured = measure(pipe.model, pipe.size, seconds / 2)
+                found = plans(
+                    measured.model, measured.device, len(CORES), steps, pipe.size, rules, measured.units
+                )
+                best = next(plan for plan in found if plan.result is not None)
+                core = {stage: CORES[i] for i, done in enumerate(best.assignments) for stage in done.stages}
+                options = ReplicaOptions(cores=[core[stage] for stage in range(steps + 1)])
+                with Replicas(dit, rules, latent, options, nursery=nursery) as replicas:
+                    ticks = replica_ticks(replicas, dit, rules, seconds)
+                rows.append((best.name, best.tick, 1 / rate(ticks)))
+            result[f"{steps} steps"] = {
+                "plans": [name for name, _, _ in rows],
+                "predicted": [predicted for _, predicted, _ in rows],
+                "measured": [tick for _, _, tick in rows],
+                "predicted_over_measured": statistics.median(a / b for _, a, b in rows),
+            }
+    return result
 
 
 def baselines(seconds: float) -> dict[str, Any]:
@@ -112,8 +146,7 @@ def baselines(seconds: float) -> dict[str, Any]:
     with Nursery(dit) as nursery:
         for _ in range(REPEATS):
             with Replicas(dit, wave(4), latent, nursery=nursery) as replicas:
-                ticks = replica_ticks(replicas, dit, wave(4), seconds)
-            rates["replicas"].append(len(ticks) / sum(ticks))
+                rates["replicas"].append(rate(replica_ticks(replicas, dit, wave(4), seconds)))
             for mode in SEQUENCE_MODES:
                 options = SequenceOptions(ranks=2, mode=mode, cores=CORES)  # type: ignore[arg-type]
                 placement = SequencePlacement(dit, options, nursery)
@@ -273,6 +306,7 @@ PARTS = {
     "wide": wide,
     "link": link,
     "baselines": baselines,
+    "plan": plan,
     "equal": equal,
 }
 
