@@ -135,7 +135,7 @@ def _attention_tma(int8: bool) -> Case:
             "BLOCK_N": n,
             "HEAD_DIM": HEAD_DIM,
         },
-        lambda target: (paged_attention_tma.WARPS, paged_attention_tma.STAGES),
+        lambda target: (paged_attention_tma.WARPS, paged_attention_tma.stages(int8)),
         _attention_bytes(int8),
         _attention_operations(int8),
         {90: ("UTMALDG", "HGMMA", *(("IGMMA",) if int8 else ()))},
