@@ -147,7 +147,7 @@ def main() -> None:
     quick = arguments.quick
     parts = {
         "live": lambda: [live(10.0 if quick else arguments.seconds, steps) for steps in (1, 2)],
-        "noise": lambda: noise(17 if quick else 33, (2,) if quick else (1, 2), (10,) if quick else (10, 11)),
+        "noise": lambda: noise(17 if quick else 33, (2,) if quick else (1, 2), 1 if quick else 2),
         "ring": lambda: ring(10 if quick else 40, 1 if quick else 6),
         "drift": lambda: drift(0.25 if quick else arguments.minutes, 2),
     }

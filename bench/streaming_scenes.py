@@ -23,5 +23,6 @@ def moving(scene: Scene, subject: tuple[float, float], background: tuple[float, 
     steps = np.arange(count)[:, None]
     rolled = np.rint(np.array(background) * steps).astype(int)
     centre = CANVAS / 2 + np.array(subject) * steps - rolled
-    still = render(replace(track([scene] * count, Place()), centre=np.mod(centre, CANVAS)))
+    truth = track([scene] * count, Place())
+    still = render(replace(truth, centre=np.mod(centre, CANVAS), pan=np.zeros(count)))
     return np.stack([np.roll(frame, (y, x), (0, 1)) for frame, (x, y) in zip(still, rolled, strict=True)])
