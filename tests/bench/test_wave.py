@@ -29,6 +29,7 @@ def test_the_scheduler_is_timed(wave):
     assert result["median_us"] > 0 and (result["layers"], result["edges"]) == (30, 4)
 
 
+@pytest.mark.slow
 def test_predictions_stand_beside_measurements(wave):
     result = wave.plan(0.02)
     assert set(result) == {"1 steps", "4 steps"}
