@@ -74,9 +74,9 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
 
 
 class Ceilings:
-    """What this machine reaches at the current number of threads: matrix products, and copies of as many bytes.
+    """What this machine reaches at the current number of threads: matrix products, and copies.
 
-    A copy is measured for every amount, since what fits a cache is copied several times as fast as what does not.
+    A copy is of as many bytes as an operation moves: what fits a cache is copied several times as fast.
     """
 
     def __init__(self) -> None:

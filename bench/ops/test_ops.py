@@ -2,8 +2,8 @@
 
 Each case is checked against the float64 reference before it is timed. Ours and PyTorch's code alternate in
 runs of a millisecond; the table and bench/results/ops.json give lower ("quiet") and upper ("busy") quartiles.
-"eager" is the PyTorch code of `wavecore.ops.eager` (for attention: gather the pages, then SDPA), "compiled" the
-same under `torch.compile`, and "sdpa" is SDPA alone on keys and values that lie ready in its own layout.
+"eager" is the PyTorch code of `wavecore.ops.eager` (for attention: gather the pages, then SDPA), "compiled"
+the same under `torch.compile`, and "sdpa" is SDPA alone on keys and values that lie ready in its own layout.
 """
 
 from __future__ import annotations
