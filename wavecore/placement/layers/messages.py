@@ -94,7 +94,7 @@ class Work(msgspec.Struct, tag=True):
     split : list of int
         Layers of each rank from the next micro-step on; empty when they stay.
     seconds : list of list of float
-        Time of each layer on the ranks passed so far.
+        Time of each layer on the ranks passed so far; on a GPU, of a round done before this one.
     began : list of float
         When their layers began, in seconds of the clock of each rank's machine.
     probe : int or None

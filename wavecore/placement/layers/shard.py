@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,6 +15,7 @@ from wavecore.cache.edits import Edits
 from wavecore.models.dit import CausalWanDiT, DiTConfig, SlotState, TextContext
 from wavecore.models.rope import rope_table
 from wavecore.placement.layers.messages import Layer, Open, Work
+from wavecore.placement.layers.timing import LayerTimes, clock_of
 from wavecore.rounds import Slot
 from wavecore.transfer import upload
 
@@ -89,6 +89,7 @@ class Shard:
         self.dit, self.first, self.end = dit, first, end
         self.streams: dict[int, Stream] = {}
         self.texts_built = 0
+        self._times = LayerTimes(clock_of(next(dit.layer(first).parameters()).device))
 
     @staticmethod
     def empty(config: DiTConfig) -> CausalWanDiT:
@@ -144,7 +145,7 @@ class Shard:
         Returns
         -------
         list of float
-            Seconds of each layer.
+            Seconds of each layer; on a GPU those of the last round that it has done.
         list of Tensor [s, D]
             Mean hidden states of each batch after layer `probe`, where that is one of these.
         """
@@ -160,20 +161,19 @@ class Shard:
         stream.cache.drop(work.drops)
         stream.edits.apply(work.edits, work.round.steps)
         stream.cache.begin(work.round)
-        seconds, means = [0.0] * (self.end - self.first), []
+        means = []
         for slots, state in zip(batches(work.round.slots), states, strict=True):
             pages = stream.cache.view(slots)
             state.text = self._text(stream, [work.text[slot.chunk] for slot in slots])
             for layer in range(self.first, self.end):
-                began = time.perf_counter()
-                self.dit.attend(state, layer, self.dit.project(state, layer, pages), pages)
-                seconds[layer - self.first] += time.perf_counter() - began
+                with self._times.layer(layer):
+                    self.dit.attend(state, layer, self.dit.project(state, layer, pages), pages)
                 if layer == work.probe:
                     means.append(state.hidden.mean(1))
         stream.cache.end(work.round)
         for number in work.old_text:
             del stream.embedded[number], stream.texts[number]
-        return seconds, means
+        return self._times.end_round(self.first, self.end), means
 
     def state(self, work: Work, slots: Sequence[Slot], parts: Sequence[Tensor]) -> SlotState:
         """State of a batch from what another rank sent: hidden, modulation, time."""
