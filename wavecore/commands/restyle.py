@@ -15,7 +15,7 @@ from wavecore.media import LiveSource, PacedFile, VideoReader, open_camera, open
 from wavecore.trace import Trace
 
 if TYPE_CHECKING:
-    from wavecore.control.streaming import StreamingSettings
+    from wavecore.control.streaming import NoiseSettings, StreamingSettings
     from wavecore.live import LiveFrames
     from wavecore.pipeline import Pipeline
     from wavecore.session import Session
@@ -149,19 +149,25 @@ def _longest_chunk(settings: RestyleSettings, pipe: Pipeline) -> int | None:
     return pipe.model.defaults.chunk_frames if settings.live and settings.chunk_latents is None else None
 
 
-def _streaming(settings: RestyleSettings, pipe: Pipeline) -> StreamingSettings:
-    from wavecore.control.streaming import NoiseSettings, StreamingSettings
+def _noise(settings: RestyleSettings, pipe: Pipeline) -> NoiseSettings | None:
+    """How noise follows motion; None where it does not."""
+    from wavecore.control.streaming import NoiseSettings
     from wavecore.restyling import motion_noise
 
-    defaults, noise = pipe.model.defaults, None
+    if settings.noise == "fixed":
+        return None
     given: dict[str, Any] = {"highest": settings.strength, "span": settings.noise_span}
     changes = {name: value for name, value in given.items() if value is not None}
     if settings.noise == "motion":
-        noise = motion_noise(defaults, **changes)
-    elif settings.noise == "compatible":
-        noise = NoiseSettings(mode="compatible", **({"highest": defaults.strength} | changes))
+        return motion_noise(pipe.model.defaults, **changes)
+    return NoiseSettings(mode="compatible", **({"highest": pipe.model.defaults.strength} | changes))
+
+
+def _streaming(settings: RestyleSettings, pipe: Pipeline) -> StreamingSettings:
+    from wavecore.control.streaming import StreamingSettings
+
     return StreamingSettings(
-        noise=noise,
+        noise=_noise(settings, pipe),
         sinks=settings.sinks,
         sink_chunks=settings.sink_chunks,
         sink_block=settings.sink_block,
