@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from support.models import tiny_stream_model
 
 from wavecore.errors import InputError
@@ -14,18 +13,12 @@ from wavecore.pipeline import Pipeline
 from wavecore.replay import read_log, replay_log
 from wavecore.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def pipe():
     return Pipeline(tiny_stream_model())
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def record(pipe, log, updates, groups=None, **more):

@@ -6,7 +6,6 @@ import os
 import signal
 
 import pytest
-import torch
 from support.sessions import play, start
 
 from wavecore.control.speculative import UnitCosts
@@ -15,16 +14,10 @@ from wavecore.interactive.replay import read_recording, replay
 from wavecore.interactive.speculation import Speculation
 from wavecore.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SLOW = UnitCosts(denoise=0.6, decode=0.02, store=0.05)
 PLACES = ("replicas", "layers")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("placement", PLACES)

@@ -6,7 +6,6 @@ from functools import partial
 from random import Random
 
 import pytest
-import torch
 from support.cuts import check_random_cuts
 from support.decisions import Decisions, decide, same_stream
 from support.generators import SIZE
@@ -21,6 +20,8 @@ from wavecore.placement.nursery import Nursery
 from wavecore.placement.replica_calls import ReplicaCalls
 from wavecore.placement.replica_options import ReplicaOptions
 from wavecore.rounds.calls import CallRules
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 MODES = [(mode, transport) for transport in ("shared", "gloo") for mode in ("paged", "early", "sync")]
 
@@ -41,14 +42,6 @@ def nursery(pipe):
 def ring(pipe):
     with Ring(pipe.model.dit, 2) as ring:
         yield ring
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def wave(pipe, place, steps=2, prefill=False, **more):

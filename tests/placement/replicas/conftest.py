@@ -1,5 +1,4 @@
 import pytest
-import torch
 from support.models import tiny_dit
 
 from wavecore.placement.nursery import Nursery
@@ -16,11 +15,3 @@ def nursery(dit):
     nursery = Nursery(dit)
     yield nursery
     nursery.close()
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
