@@ -1,0 +1,130 @@
+"""Each entry launches on the device of its tensors, on the stream that is current there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+from support.launches import Devices, forget_kernels, placed, pretend
+from support.ops import Context, PageWrite, rope_table
+from torch import Tensor
+
+from wavecore.triton_kernels import (
+    int8_linear,
+    norm,
+    page_write,
+    paged_attention,
+    paged_attention_tma,
+    pointwise,
+    quantize,
+)
+
+MODULES = (int8_linear, norm, page_write, paged_attention, paged_attention_tma, pointwise, quantize)
+HALF = torch.float16
+SIDE, OTHER = 0x51DE, 0x07E5  # streams that are not the default ones of devices 1 and 0
+
+
+def place(value: object) -> object:
+    return placed(value) if isinstance(value, Tensor) else value
+
+
+def rows(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
+    return placed(torch.zeros(shape, dtype=dtype))
+
+
+def ids(*values: int) -> Tensor:
+    return placed(torch.tensor(values, dtype=torch.int32))
+
+
+def attention(quantised: bool, page_tokens: int = 64, lse: bool = False) -> None:
+    context = Context(
+        [[page_tokens, 3]], tokens=130, heads=2, head_dim=64, page_tokens=page_tokens, dtype=HALF
+    )
+    q, k_pages, v_pages, table, lengths = map(place, context.arguments())
+    keys = None
+    if quantised:
+        pages = len(context.k_pages)
+        k_pages = rows(*context.k_pages.shape, dtype=torch.int8)
+        scale = rows(pages, page_tokens, 2, dtype=torch.float32)
+        keys = (scale, rows(pages, 2, 64, dtype=torch.float32))
+    function = paged_attention.paged_attention_lse if lse else paged_attention.paged_attention
+    function(q, k_pages, v_pages, table, lengths, 0.125, keys)
+
+
+def write() -> None:
+    page_write.qkv_page_write(**{name: place(value) for name, value in PageWrite().arguments.items()})
+
+
+def linear() -> None:
+    int8_linear.int8_linear(
+        *(rows(2, 12, 64, dtype=torch.int8), rows(2, 12, dtype=torch.float32)),
+        *(rows(32, 64, dtype=torch.int8), rows(20, dtype=torch.float32)),
+        *(rows(20), rows(2, 12, 20), rows(2, 3, 20), HALF),
+    )
+
+
+ENTRIES: dict[str, Callable[[], object]] = {
+    "layer_norm_modulate": lambda: norm.layer_norm_modulate(
+        rows(2, 6, 8), rows(2, 3, 8), rows(2, 3, 8), 1e-6
+    ),
+    "gate_residual": lambda: norm.gate_residual(rows(2, 6, 8), rows(2, 6, 8), rows(2, 3, 8)),
+    "rms_norm": lambda: norm.rms_norm(rows(6, 8), rows(8), 1e-6),
+    "qkv_page_write": write,
+    "rope_shift": lambda: page_write.rope_shift(
+        rows(3, 4, 2, 8), ids(0, 1), rows(3, 4, 2, 8), ids(1, 2), place(rope_table(2, 4, 4))
+    ),
+    "gelu": lambda: pointwise.gelu(rows(6, 8)),
+    "renoise_step": lambda: pointwise.renoise_step(
+        *(rows(2, 3, 5, 4, 6) for _ in range(3)), *(rows(2, 5, dtype=torch.float32) for _ in range(2))
+    ),
+    "quantize_tokens": lambda: quantize.quantize_tokens(rows(6, 8), True),
+    "layer_norm_modulate_quantize": lambda: quantize.layer_norm_modulate_quantize(
+        rows(2, 6, 8), rows(2, 3, 8), rows(2, 3, 8), 1e-6
+    ),
+    "quantize_key_pages": lambda: quantize.quantize_key_pages(
+        rows(3, 4, 2, 16),
+        *(ids(0, 2), ids(4, 1)),
+        *(rows(3, 4, 2, 16, dtype=torch.int8), rows(3, 4, 2, dtype=torch.float32)),
+        rows(3, 2, 16, dtype=torch.float32),
+    ),
+    "int8_linear": linear,
+    "paged_attention": lambda: attention(False, page_tokens=16),
+    "paged_attention with log-sum-exp": lambda: attention(False, page_tokens=16, lse=True),
+    "paged_attention_int8": lambda: attention(True, page_tokens=16),
+    "paged_attention by descriptors": lambda: attention(False),
+    "paged_attention_int8 by descriptors": lambda: attention(True, lse=True),
+}
+
+
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> Devices:
+    """Two devices in name; the first is current, the tensors are on the second."""
+    made = Devices(streams={0: OTHER, 1: SIDE})
+    pretend(monkeypatch, made)
+    for module in MODULES:
+        forget_kernels(monkeypatch, module)
+    return made
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_device_of_the_tensors_and_its_current_stream(devices: Devices, name: str) -> None:
+    ENTRIES[name]()
+    assert devices.launches
+    assert {(launch.device, launch.stream) for launch in devices.launches} == {(1, SIDE)}
+    assert {launch.grid[1:] for launch in devices.launches} == {(1, 1)}
+    assert devices.current == 0  # as it was found
+    devices.streams[1] = SIDE + 1  # at the next call another stream is current
+    seen = len(devices.launches)
+    ENTRIES[name]()
+    assert {launch.stream for launch in devices.launches[seen:]} == {SIDE + 1}
+
+
+def test_every_kernel_has_an_entry_here(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+    for entry in ENTRIES.values():
+        entry()
+    kernels = {name for module in MODULES for name in forget_kernels(monkeypatch, module)}
+    assert {launch.kernel for launch in devices.launches} == kernels
