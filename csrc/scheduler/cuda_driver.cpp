@@ -29,7 +29,8 @@ struct CudaFunctions {
   int (*device_get)(int*, int);
   int (*context_retain)(void**, int);
   int (*context_release)(int);
-  int (*context_set)(void*);
+  int (*context_push)(void*);
+  int (*context_pop)(void**);
   int (*allocate)(DevicePointer*, size_t);
   int (*free)(DevicePointer);
   int (*fill)(DevicePointer, unsigned char, size_t, void*);
@@ -50,6 +51,23 @@ struct CudaFunctions {
   int (*error_name)(int, const char**);
 };
 
+// The context is that of the calling thread until the end of the block, then the one from before again: the caller's
+// current device stays what it was.
+class CudaDriver::Current {
+ public:
+  explicit Current(const CudaDriver& driver) : cuda_(driver.cuda_) {
+    driver.check(cuda_->context_push(driver.context_), "cuCtxPushCurrent");
+  }
+  ~Current() {
+    void* popped = nullptr;
+    cuda_->context_pop(&popped);
+  }
+  Current(const Current&) = delete;
+
+ private:
+  CudaFunctions* cuda_;
+};
+
 CudaDriver::CudaDriver(int device, const std::string& library) {
   library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library_) throw WaveError("CUDA: expected " + library + " of an NVIDIA driver, got: " + dlerror());
@@ -64,7 +82,8 @@ CudaDriver::CudaDriver(int device, const std::string& library) {
   load(cuda_->device_get, "cuDeviceGet");
   load(cuda_->context_retain, "cuDevicePrimaryCtxRetain");
   load(cuda_->context_release, "cuDevicePrimaryCtxRelease_v2");
-  load(cuda_->context_set, "cuCtxSetCurrent");
+  load(cuda_->context_push, "cuCtxPushCurrent_v2");
+  load(cuda_->context_pop, "cuCtxPopCurrent_v2");
   load(cuda_->allocate, "cuMemAlloc_v2");
   load(cuda_->free, "cuMemFree_v2");
   load(cuda_->fill, "cuMemsetD8Async");
@@ -86,15 +105,17 @@ CudaDriver::CudaDriver(int device, const std::string& library) {
   check(cuda_->init(0), "cuInit");
   check(cuda_->device_get(&device_, device), "cuDeviceGet");
   check(cuda_->context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
-  enter();
+  Current here(*this);
   check(cuda_->stream_create(&aside_, kNonBlocking), "cuStreamCreate");
   check(cuda_->event_create(&event_, kDisableTiming), "cuEventCreate");
 }
 
 CudaDriver::~CudaDriver() {
-  cuda_->context_set(context_);
+  cuda_->context_push(context_);
   cuda_->event_destroy(event_);
   cuda_->stream_destroy(aside_);
+  void* popped = nullptr;
+  cuda_->context_pop(&popped);
   cuda_->context_release(device_);
   delete cuda_;
   dlclose(library_);
@@ -107,10 +128,8 @@ void CudaDriver::check(int result, const char* call) const {
   throw WaveError(std::string(call) + ": " + (text ? text : "error " + std::to_string(result)));
 }
 
-void CudaDriver::enter() const { check(cuda_->context_set(context_), "cuCtxSetCurrent"); }
-
 void* CudaDriver::allocate(size_t bytes) {
-  enter();
+  Current here(*this);
   DevicePointer memory = 0;
   check(cuda_->allocate(&memory, bytes), "cuMemAlloc");
   std::lock_guard<std::mutex> lock(mutex_);
@@ -120,19 +139,19 @@ void* CudaDriver::allocate(size_t bytes) {
 }
 
 void CudaDriver::free(void* memory) {
-  enter();
+  Current here(*this);
   check(cuda_->free(device_pointer(memory)), "cuMemFree");
 }
 
 std::string CudaDriver::share(void* memory) {
-  enter();
+  Current here(*this);
   IpcHandle handle;
   check(cuda_->ipc_get(&handle, device_pointer(memory)), "cuIpcGetMemHandle");
   return "cuda " + std::string(handle.bytes, kHandleBytes);
 }
 
 void* CudaDriver::open(const std::string& text) {
-  enter();
+  Current here(*this);
   IpcHandle handle;
   if (text.size() != 5 + kHandleBytes || text.compare(0, 5, "cuda "))
     throw WaveError("device memory: expected a handle of a CUDA process");
@@ -143,35 +162,39 @@ void* CudaDriver::open(const std::string& text) {
 }
 
 void CudaDriver::close(void* memory) {
-  enter();
+  Current here(*this);
   check(cuda_->ipc_close(device_pointer(memory)), "cuIpcCloseMemHandle");
 }
 
 Driver::Stream CudaDriver::create_stream() {
-  enter();
+  Current here(*this);
   Stream stream = nullptr;
   check(cuda_->stream_create(&stream, kNonBlocking), "cuStreamCreate");
   return stream;
 }
 
 void CudaDriver::destroy_stream(Stream stream) {
-  enter();
+  Current here(*this);
   check(cuda_->stream_destroy(stream), "cuStreamDestroy");
 }
 
 void CudaDriver::copy(Stream stream, void* to, const void* from, size_t bytes) {
+  Current here(*this);
   check(cuda_->copy(device_pointer(to), device_pointer(from), bytes, queue(stream)), "cuMemcpyDtoDAsync");
 }
 
 void CudaDriver::write_value(Stream stream, void* flag, uint32_t value) {
+  Current here(*this);
   check(cuda_->write_value(queue(stream), device_pointer(flag), value, kWriteAfterEarlier), "cuStreamWriteValue32");
 }
 
 void CudaDriver::wait_value(Stream stream, void* flag, uint32_t value) {
+  Current here(*this);
   check(cuda_->wait_value(queue(stream), device_pointer(flag), value, kWaitReached), "cuStreamWaitValue32");
 }
 
 void CudaDriver::follow_compute(Stream stream) {
+  Current here(*this);
   std::lock_guard<std::mutex> lock(mutex_);
   // A wait refers to the latest record at the time of the call, so one event serves every stream.
   check(cuda_->event_record(event_, compute_), "cuEventRecord");
@@ -179,18 +202,19 @@ void CudaDriver::follow_compute(Stream stream) {
 }
 
 void CudaDriver::synchronize(Stream stream) {
+  Current here(*this);
   check(cuda_->stream_synchronize(queue(stream)), "cuStreamSynchronize");
 }
 
 void CudaDriver::set_value(void* flag, uint32_t value) {
-  enter();
+  Current here(*this);
   std::lock_guard<std::mutex> lock(mutex_);
   check(cuda_->write_value(aside_, device_pointer(flag), value, kWriteAfterEarlier), "cuStreamWriteValue32");
   check(cuda_->stream_synchronize(aside_), "cuStreamSynchronize");
 }
 
 uint32_t CudaDriver::value(void* flag) {
-  enter();
+  Current here(*this);
   std::lock_guard<std::mutex> lock(mutex_);
   uint32_t seen = 0;
   check(cuda_->copy_to_host(&seen, device_pointer(flag), sizeof(seen), aside_), "cuMemcpyDtoHAsync");

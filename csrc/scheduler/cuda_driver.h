@@ -42,8 +42,8 @@ class CudaDriver : public Driver {
   void set_compute_stream(void* stream) { compute_ = stream; }
 
  private:
+  class Current;  // makes the context that of the calling thread, for a block
   void check(int result, const char* call) const;
-  void enter() const;  // makes the context that of the calling thread
   Stream queue(Stream stream) const { return stream ? stream : compute_; }
 
   CudaFunctions* cuda_ = nullptr;

@@ -1,7 +1,8 @@
 // A CUDA driver without a device, for tests: streams are threads, memory is that of the process.
 //
 // It delays operations at random, so that streams run in any order; it lets a copy pass through a state in which the
-// target holds poison; and a write of a counter that does not ask for the fence may overtake the copy before it.
+// target holds poison; and a write of a counter that does not ask for the fence may overtake the copy before it. A call
+// on a stream fails unless the context that the stream was made in is that of the calling thread.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -18,6 +19,8 @@
 namespace {
 
 constexpr int kInvalid = 1;
+constexpr int kInvalidContext = 201;
+constexpr int kDevices = 2;
 constexpr unsigned kNoFence = 1;  // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
 
 std::atomic<unsigned> longest_us{0};
@@ -28,7 +31,14 @@ void delay(std::mt19937& random) {
   if (longest) std::this_thread::sleep_for(std::chrono::microseconds(random() % (longest + 1)));
 }
 
+// A context is a number, one for each device; each thread has a stack of them.
+thread_local std::vector<void*> contexts;
+void* context_of(int device) { return reinterpret_cast<void*>(uintptr_t(device) + 8); }
+void* current() { return contexts.empty() ? nullptr : contexts.back(); }
+
 struct Stream {
+  void* context = current();
+  std::atomic<unsigned> calls{0};
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> waiting;
@@ -73,6 +83,7 @@ struct Stream {
 };
 
 struct Event {
+  void* context = current();
   std::atomic<unsigned> recorded{0}, reached{0};
 };
 
@@ -82,26 +93,45 @@ std::atomic<uint32_t>* counter(unsigned long long address) {
 
 std::atomic<unsigned> streams{0};
 
+// Puts work on a stream, as all calls do that name one.
+int put(void* stream, std::function<void()> work) {
+  auto* queue = static_cast<Stream*>(stream);
+  if (!queue || queue->context != current()) return kInvalidContext;
+  ++queue->calls;
+  queue->run(std::move(work));
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
 
 void fake_set_delay(unsigned us) { longest_us = us; }
 void fake_fail_next(int code) { fail_next = code; }
+// Calls that were put on a stream, and the device of the calling thread (-1: none).
+unsigned fake_calls(void* stream) { return static_cast<Stream*>(stream)->calls.load(); }
+int fake_device() { return current() ? int(reinterpret_cast<uintptr_t>(current())) - 8 : -1; }
 // A kernel: runs on the stream.
 void fake_launch(void* stream, void (*kernel)(void*), void* argument) {
   static_cast<Stream*>(stream)->run([=] { kernel(argument); });
 }
 
 int cuInit(unsigned) { return fail_next.exchange(0); }
-int cuDeviceGet(int* device, int index) { return *device = index, 0; }
-int cuDevicePrimaryCtxRetain(void** context, int) { return *context = reinterpret_cast<void*>(8), 0; }
+int cuDeviceGet(int* device, int index) { return *device = index, index < kDevices ? 0 : kInvalid; }
+int cuDevicePrimaryCtxRetain(void** context, int device) { return *context = context_of(device), 0; }
 int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
-int cuCtxSetCurrent(void* context) { return context ? 0 : kInvalid; }
+int cuCtxPushCurrent_v2(void* context) { return contexts.push_back(context), context ? 0 : kInvalid; }
+int cuCtxPopCurrent_v2(void** context) {
+  if (contexts.empty()) return kInvalidContext;
+  *context = contexts.back();
+  contexts.pop_back();
+  return 0;
+}
 int cuGetErrorName(int, const char** name) { return *name = "CUDA_ERROR_FAKE", 0; }
 
 int cuMemAlloc_v2(unsigned long long* memory, size_t bytes) {
   if (int failed = fail_next.exchange(0)) return failed;
+  if (!current()) return kInvalidContext;
   void* block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(block, 0xA5, bytes);  // new memory holds anything
   *memory = reinterpret_cast<unsigned long long>(block);
@@ -109,8 +139,7 @@ int cuMemAlloc_v2(unsigned long long* memory, size_t bytes) {
 }
 int cuMemFree_v2(unsigned long long memory) { return std::free(reinterpret_cast<void*>(memory)), 0; }
 int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void* stream) {
-  static_cast<Stream*>(stream)->run([=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
-  return 0;
+  return put(stream, [=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
 }
 
 int cuIpcGetMemHandle(void* handle, unsigned long long memory) {
@@ -127,55 +156,58 @@ int cuIpcOpenMemHandle_v2(unsigned long long* memory, Handle handle, unsigned) {
 }
 int cuIpcCloseMemHandle(unsigned long long) { return 0; }
 
-int cuStreamCreate(void** stream, unsigned) { return *stream = new Stream(++streams), 0; }
+int cuStreamCreate(void** stream, unsigned) {
+  if (!current()) return kInvalidContext;
+  return *stream = new Stream(++streams), 0;
+}
 int cuStreamDestroy_v2(void* stream) { return delete static_cast<Stream*>(stream), 0; }
-int cuStreamSynchronize(void* stream) { return static_cast<Stream*>(stream)->synchronize(), 0; }
+int cuStreamSynchronize(void* stream) {
+  auto* queue = static_cast<Stream*>(stream);
+  if (queue->context != current()) return kInvalidContext;
+  ++queue->calls;
+  return queue->synchronize(), 0;
+}
 
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void* stream) {
   auto* queue = static_cast<Stream*>(stream);
-  queue->run([=] {
+  return put(stream, [=] {
     std::memset(reinterpret_cast<void*>(to), 0xFF, bytes);
     delay(queue->random);
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
   });
-  return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* stream) {
-  static_cast<Stream*>(stream)->run([=] {
+  return put(stream, [=] {
     uint32_t value = counter(from)->load();  // counters are all that the scheduler reads
     std::memcpy(to, &value, bytes);
   });
-  return 0;
 }
 
 int cuStreamWriteValue32_v2(void* stream, unsigned long long address, uint32_t value, unsigned flags) {
   if (flags & kNoFence) return counter(address)->store(value), 0;
-  static_cast<Stream*>(stream)->run([=] { counter(address)->store(value); });
-  return 0;
+  return put(stream, [=] { counter(address)->store(value); });
 }
 int cuStreamWaitValue32_v2(void* stream, unsigned long long address, uint32_t value, unsigned flags) {
   if (flags) return kInvalid;
-  static_cast<Stream*>(stream)->run([=] {
+  return put(stream, [=] {
     while (int32_t(counter(address)->load() - value) < 0) std::this_thread::sleep_for(std::chrono::microseconds(5));
   });
-  return 0;
 }
 
 int cuEventCreate(void** event, unsigned) { return *event = new Event, 0; }
 int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), 0; }
 int cuEventRecord(void* event, void* stream) {
   auto* e = static_cast<Event*>(event);
+  if (e->context != current()) return kInvalidContext;
   unsigned number = ++e->recorded;
-  static_cast<Stream*>(stream)->run([=] { e->reached.store(number); });
-  return 0;
+  return put(stream, [=] { e->reached.store(number); });
 }
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   auto* e = static_cast<Event*>(event);
   unsigned number = e->recorded.load();
-  static_cast<Stream*>(stream)->run([=] {
+  return put(stream, [=] {
     while (int32_t(e->reached.load() - number) < 0) std::this_thread::sleep_for(std::chrono::microseconds(5));
   });
-  return 0;
 }
 
 }  // extern "C"

@@ -149,6 +149,10 @@ struct Fake {
   void (*set_delay)(unsigned);
   void (*fail_next)(int);
   void (*launch)(void*, void (*)(void*), void*);
+  unsigned (*calls)(void*);
+  int (*device)();
+  int (*push)(void*);
+  int (*pop)(void**);
 };
 
 long on_device(const Fake& fake, const char* library, Options o, bool dies = false, std::string* said = nullptr) {
@@ -196,7 +200,11 @@ Fake load(const char* library) {
   if (!handle) throw std::runtime_error(dlerror());
   return {reinterpret_cast<void (*)(unsigned)>(dlsym(handle, "fake_set_delay")),
           reinterpret_cast<void (*)(int)>(dlsym(handle, "fake_fail_next")),
-          reinterpret_cast<void (*)(void*, void (*)(void*), void*)>(dlsym(handle, "fake_launch"))};
+          reinterpret_cast<void (*)(void*, void (*)(void*), void*)>(dlsym(handle, "fake_launch")),
+          reinterpret_cast<unsigned (*)(void*)>(dlsym(handle, "fake_calls")),
+          reinterpret_cast<int (*)()>(dlsym(handle, "fake_device")),
+          reinterpret_cast<int (*)(void*)>(dlsym(handle, "cuCtxPushCurrent_v2")),
+          reinterpret_cast<int (*)(void**)>(dlsym(handle, "cuCtxPopCurrent_v2"))};
 }
 
 void device_without_credits(const char* library) {
@@ -250,6 +258,55 @@ void device_waves(const char* library) {
          missing);
 }
 
+// -- which stream, and which device -----------------------------------------------------
+
+// Everything that a driver of the second device does for a thread: the operations that name no stream go to `compute`.
+void use(CudaDriver& driver, const Fake& fake, void* compute, const char* who) {
+  int before = fake.device();
+  void* side = driver.create_stream();
+  auto* memory = static_cast<char*>(driver.allocate(2 * kFlagBytes));
+  unsigned on_compute = fake.calls(compute), on_side = fake.calls(side);
+  driver.write_value(nullptr, memory, 3);
+  driver.wait_value(nullptr, memory, 3);
+  driver.copy(nullptr, memory + kFlagBytes, memory, sizeof(uint32_t));
+  driver.synchronize(nullptr);
+  expect(fake.calls(compute) == on_compute + 4, "operations go to the compute stream", who);
+  expect(fake.calls(side) == on_side, "and to no other", who);
+  driver.follow_compute(side);
+  expect(fake.calls(compute) == on_compute + 5 && fake.calls(side) == on_side + 1, "an edge follows the compute stream",
+         who);
+  driver.write_value(side, memory, 4);
+  driver.synchronize(side);
+  expect(fake.calls(compute) == on_compute + 5 && fake.calls(side) == on_side + 3, "a named stream is used", who);
+  driver.set_value(memory, 9);
+  expect(driver.value(memory) == 9, "a counter is set at once", who);
+  driver.close(driver.open(driver.share(memory)));
+  driver.free(memory);
+  driver.destroy_stream(side);
+  expect(fake.device() == before, "the caller's current device stays", who);
+}
+
+void streams_and_devices(const char* library) {
+  Fake fake = load(library);
+  CudaDriver driver(1, library);
+  void *first = driver.create_stream(), *second = driver.create_stream(), *popped = nullptr;
+  driver.set_compute_stream(first);
+  expect(fake.device() == -1, "a driver leaves the current device as it was");
+  try {
+    use(driver, fake, first, "no device current");
+    fake.push(reinterpret_cast<void*>(8));  // the context of the first device
+    use(driver, fake, first, "another device current");
+    driver.set_compute_stream(second);
+    use(driver, fake, second, "another stream current");
+    std::thread([&] { use(driver, fake, second, "in another thread"); }).join();
+    fake.pop(&popped);
+  } catch (const WaveError& error) {
+    expect(false, "calls of a device that is not current", error.what());
+  }
+  driver.destroy_stream(first);
+  driver.destroy_stream(second);
+}
+
 }  // namespace
 
 // scheduler_test LIBRARY             all but the mutations
@@ -268,6 +325,7 @@ int main(int count, char** arguments) {
     memory_between_processes();  // forks: before there are threads
     host_waves();
     waits_end();
+    streams_and_devices(arguments[1]);
     device_waves(arguments[1]);
   }
   if (!failures) std::puts("ok");
