@@ -136,16 +136,20 @@ def slo() -> None:
 
 def sheet(columns: int = 8) -> None:
     """Source, fixed noise and noise after the motion: the sprites world in fast motion, and a real clip."""
-    from streaming_scenes import PROMPT, SCENE, moving
+    from streaming_scenes import PROMPT, SCENE
 
     from wavecore.media import VideoReader, save_contact_sheet
+    from wavecore.sprites.world import render_moving
 
     pipe = wc.load("sprites")
     fixed = StreamingSettings(chunk_frames=1, first_chunk_frames=1)
     motion = replace(fixed, noise=motion_noise(pipe.model.defaults))
     rows: list[Any] = []
     dog = np.stack(list(islice(VideoReader(ROOT / "examples" / "dog.mp4", size=pipe.size), 41)))
-    for source, prompt in ((moving(SCENE, (7, 4), (-7, -4), 41), PROMPT), (dog, "a white ball over water")):
+    for source, prompt in (
+        (render_moving(SCENE, (7, 4), (-7, -4), 41)[0], PROMPT),
+        (dog, "a white ball over water"),
+    ):
         picks = np.linspace(4, 40, columns).round().astype(int)
         rows += list(source[picks])
         for settings in (fixed, motion):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from streaming_scenes import moving
 
 import wavecore as wc
 from wavecore.control.streaming import StreamingSettings
@@ -22,7 +21,7 @@ from wavecore.metrics import SourceMotion
 from wavecore.restyling import motion_noise
 from wavecore.source import to_pixels, to_uint8
 from wavecore.sprites.readback import nearest_colour, read_frame
-from wavecore.sprites.world import BACKGROUNDS, CANVAS, SHAPES, Scene, random_scene
+from wavecore.sprites.world import BACKGROUNDS, CANVAS, SHAPES, Scene, random_scene, render_moving
 
 # Motion on the screen in pixels a frame, of the subject and of the background: 8 in length. Along the width
 # alone a latent's four frames move by just the period of the textures, so that their latents stand still.
@@ -50,7 +49,7 @@ def noise(count: int, steps: Sequence[int], draws: int) -> dict[str, Any]:
         for texture, draw in product(BACKGROUNDS, range(draws)):
             generator = np.random.default_rng((BACKGROUNDS.index(texture), draw))
             shown, wanted = random_scene(generator, None), random_scene(generator, None)
-            source = moving(replace(shown, background=texture), subject, background, count)
+            source = render_moving(replace(shown, background=texture), subject, background, count)[0]
             along = SourceMotion(source)
             with torch.inference_mode():
                 coded = to_uint8(pipe.model.vae.decode(pipe.model.vae.encode(to_pixels(source)))[0])

@@ -1,8 +1,10 @@
 """Captions say what the scene is, in many ways."""
 
+import re
+
 import numpy as np
 
-from wavecore.sprites.caption import caption, plain_caption
+from wavecore.sprites.caption import MOVE_WORDS, caption, plain_caption
 from wavecore.sprites.world import Scene, random_scene
 
 
@@ -28,3 +30,23 @@ def test_captions_are_short_enough_to_be_read_whole():
 
     lengths = [len(caption(random_scene(generator), generator).split()) for _ in range(500)]
     assert np.mean(np.array(lengths) <= WORDS) > 0.99
+
+
+def test_a_caption_without_motion_says_nothing_of_subject_and_camera():
+    generator = np.random.default_rng(8)
+    moves = {
+        *MOVE_WORDS,
+        "left",
+        "right",
+        "up",
+        "down",
+        "camera",
+        "still",
+        "rest",
+        "resting",
+        "motionless",
+        "pan",
+    }
+    for _ in range(300):
+        words = set(re.findall("[a-z]+", caption(random_scene(generator), generator, motion=False).lower()))
+        assert not words & moves

@@ -1,5 +1,7 @@
 """The sprites world: what is drawn is what the track says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from wavecore.sprites.world import (
     random_change,
     random_scene,
     render,
+    render_moving,
     signed_distance,
     track,
 )
@@ -76,3 +79,25 @@ def test_training_never_shows_a_held_out_pair():
     assert not {(scene.colour, scene.shape) for scene in scenes} & HELD_OUT_PAIRS
     held_out = {(s.colour, s.shape) for s in (random_scene(generator, held_out=True) for _ in range(200))}
     assert held_out == HELD_OUT_PAIRS
+
+
+def test_subject_and_background_move_apart_whatever_the_scene_says():
+    scene = Scene("cross", "cyan", "bricks", "left", "fast", "right")
+    frames, centre = render_moving(scene, (2.5, -4), (-7, 3), 40, Place(10, 20, 5))
+    assert frames.shape == (40, CANVAS, CANVAS, 3) and frames.dtype == np.uint8
+    assert centre[3].tolist() == [17.5, 8] and centre[8].tolist() == [30, (20 - 32) % CANVAS]
+    resting = render(track([replace(scene, camera="still")], Place(10, 20, 5)))[0]
+    assert np.array_equal(frames[0], resting)
+    plain = np.roll(background("bricks"), -5, axis=1)
+    for index in (4, 39):
+        x, y = centre[index]
+        rows, columns = np.arange(CANVAS)[:, None], np.arange(CANVAS)[None]
+        gaps = np.abs(rows - y), np.abs(columns - x)
+        away = np.maximum(*(np.minimum(gap, CANVAS - gap) for gap in gaps)) > RADIUS + 3
+        assert np.array_equal(frames[index][away], np.roll(plain, (3 * index, -7 * index), (0, 1))[away])
+        assert frames[index][round(y) % CANVAS, round(x) % CANVAS] == pytest.approx(COLOURS["cyan"], abs=4)
+
+
+def test_motion_of_fractions_of_a_pixel_adds_up_without_rounding():
+    _, centre = render_moving(Scene("ball", "red", "sand", "still"), (0.3, 0), (0.4, 0), 101)
+    assert centre[100].tolist() == [(64 + 30) % CANVAS, 64]

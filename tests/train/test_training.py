@@ -10,13 +10,14 @@ from wavecore.models.sprites import load_sprites
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.sprites.caption import COLOUR_WORDS, SHAPE_WORDS, caption
 from wavecore.sprites.world import HELD_OUT_PAIRS
+from wavecore.train.batch import CHUNK_LATENTS
 from wavecore.train.bidirectional import (
     JOINT_LATENTS,
     BidirectionalTraining,
     make_joint_batch,
     make_joint_clip,
 )
-from wavecore.train.clips import CHUNK_LATENTS, CHUNKS, ClipPool, draw_scenes, encode_frames, make_clip
+from wavecore.train.clips import CHUNKS, ClipPool, draw_scenes, encode_frames, make_clip
 from wavecore.train.codec import fit_linear
 from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining, make_batch
 from wavecore.train.noise import chunk_sigmas

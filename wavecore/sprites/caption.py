@@ -67,11 +67,14 @@ def plain_caption(scene: Scene) -> str:
 
 
 def caption(
-    scene: Scene, generator: np.random.Generator, unsaid: Literal["colour", "shape"] | None = None
+    scene: Scene,
+    generator: np.random.Generator,
+    unsaid: Literal["colour", "shape"] | None = None,
+    motion: bool = True,
 ) -> str:
     """A caption with synonyms, filler, changed order and now and then a typing error.
 
-    `unsaid` is left out: "a star", "a red thing", "something red".
+    `unsaid` is left out: "a star", "a red thing", "something red"; without `motion` also what moves where.
     """
 
     def pick(options: tuple[str, ...]) -> str:
@@ -89,7 +92,9 @@ def caption(
     article = "the" if chance(0.15) else "a"
     if unsaid == "shape" and chance(0.4):
         article, subject = "something", colour
-    if scene.motion == "still":
+    if not motion:
+        move = ""
+    elif scene.motion == "still":
         move = "" if chance(0.4) else pick(STILL_WORDS)
     else:
         move = f"{pick(MOVE_WORDS)} {pick(DIRECTION_WORDS[scene.motion])}"
@@ -99,9 +104,9 @@ def caption(
             move = f"{pick(SLOW_WORDS)} {move}" if chance(0.4) else f"{move} {pick(SLOW_WORDS)}"
     where = f"{pick(PLACES)} {pick(BACKGROUND_WORDS[scene.background])}"
     parts = [article, subject, where, move] if chance(0.2) else [article, subject, move, where]
-    if scene.camera != "still":
+    if motion and scene.camera != "still":
         parts.append(f", {pick(CAMERA_MOVES).format(scene.camera)}")
-    elif chance(0.25):
+    elif motion and chance(0.25):
         parts.append(f", {pick(CAMERA_STILL)}")
     if chance(0.15):
         parts.insert(0, pick(OPENINGS))

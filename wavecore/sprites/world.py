@@ -121,6 +121,41 @@ def render(truth: Track) -> NDArray[np.uint8]:
     return frames
 
 
+def render_moving(
+    scene: Scene,
+    subject: tuple[float, float],
+    scenery: tuple[float, float],
+    count: int,
+    start: Place | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Draw a subject and a background, each moving as it likes, whatever the scene says of motion.
+
+    Parameters
+    ----------
+    scene : Scene
+        Gives shape, colour and background.
+    subject, scenery : (x, y)
+        Motion over the screen in pixels a frame; of the background in whole pixels, rounded for each frame.
+    count : int
+        Frames.
+    start : Place, optional
+        Of the first frame; the beginning of a stream when not given.
+
+    Returns
+    -------
+    frames : uint8 [count, CANVAS, CANVAS, 3]
+    centre : float64 [count, 2]
+        Of the subject, x and y.
+    """
+    start = start or Place()
+    steps = np.arange(count)[:, None]
+    rolled = np.rint(np.array(scenery) * steps).astype(int)
+    centre = np.array((start.x, start.y)) + np.round(np.array(subject) * steps * SUBPIXELS) / SUBPIXELS
+    still = Track([scene] * count, np.mod(centre - rolled, CANVAS), np.full(count, start.pan))
+    frames = [np.roll(frame, (y, x), (0, 1)) for frame, (x, y) in zip(render(still), rolled, strict=True)]
+    return np.stack(frames), np.mod(centre, CANVAS)
+
+
 @cache
 def _subject(
     shape: str, colour: str, x_phase: int, y_phase: int

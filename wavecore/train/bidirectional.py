@@ -14,8 +14,9 @@ from wavecore.models.sprites_vae import STRIDE, SpritesVAE
 from wavecore.source import to_pixels
 from wavecore.sprites.caption import caption
 from wavecore.sprites.world import Place, Scene, random_change, random_place, random_scene, render, track
-from wavecore.train.clips import CHUNK_LATENTS, encode_frames, subject_mask
-from wavecore.train.denoiser import Batch, DenoiserSettings, DenoiserTraining, batch_loss
+from wavecore.train.batch import CHUNK_LATENTS, Batch
+from wavecore.train.clips import encode_frames, subject_mask
+from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining, batch_loss
 from wavecore.train.noise import FEW_STEP_SIGMAS, independent_sigmas
 
 JOINT_LATENTS = 12  # K
@@ -95,7 +96,7 @@ def make_joint_batch(
         "" if drop else caption(clip.scene, generator) for clip, drop in zip(clips, dropped, strict=True)
     ]
     prompt_of = torch.arange(len(clips))[:, None]
-    return Batch(noisy, target, 1000 * sigmas, weight[:, None], sigmas, prompts, prompt_of)
+    return Batch(noisy, target, 1000 * sigmas, weight[:, None], prompts, prompt_of)
 
 
 def _sigma(generator: np.random.Generator, given: int) -> float:

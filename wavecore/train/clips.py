@@ -25,10 +25,10 @@ from wavecore.sprites.world import (
     render,
     track,
 )
+from wavecore.train.batch import CHUNK_LATENTS
 
 Unsaid: TypeAlias = Literal["colour", "shape"] | None
 
-CHUNK_LATENTS = 3
 CHUNKS = 6  # clean history, live store and four denoising stages
 OTHER_LOOK = 0.4  # share of clips in which only the text, not what is seen through the noise, tells the look
 SWITCH = 0.25  # probability of a new prompt at a chunk

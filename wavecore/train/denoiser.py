@@ -18,7 +18,9 @@ from wavecore.models.dit import CausalWanDiT, DiTConfig
 from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.sprites.caption import caption
-from wavecore.train.clips import CHUNK_LATENTS, Clip, ClipPool
+from wavecore.train.batch import CHUNK_LATENTS, Batch
+from wavecore.train.clips import Clip, ClipPool
+from wavecore.train.live import live_batches
 from wavecore.train.log import OnLog, ignore
 from wavecore.train.muon import Muon
 from wavecore.train.noise import FEW_STEP_SIGMAS, chunk_sigmas
@@ -48,6 +50,10 @@ class DenoiserSettings:
         Peak of Muon, for the matrices of the blocks.
     learning_rate : float
         Peak of AdamW, for everything else.
+    live : float
+        Share of steps on live sources in any motion; see `wavecore.train.live`.
+    live_from : float
+        Share of the run from which on there are such steps.
     subject_weight : float
         Loss weight of latent pixels that the subject touches.
     """
@@ -64,24 +70,13 @@ class DenoiserSettings:
     learning_rate: float = 1.5e-3
     decay: float = 0.4
     warmup_steps: int = 100
+    live: float = 0.3
+    live_from: float = 0.5
     subject_weight: float = 6.0
     pool: int = 3000
     text_drop: float = 0.05
     ema: float = 0.998
     seed: int = 0
-
-
-@dataclass
-class Batch:
-    """Tensors of one step."""
-
-    noisy: Tensor  # [b, c, f, h, w]
-    target: Tensor  # [b, c, f, h, w]
-    timesteps: Tensor  # [b, f]
-    weight: Tensor  # [b, 1, f, h, w]
-    sigmas: Tensor  # [b, chunks]
-    prompts: list[str]  # distinct
-    prompt_of: Tensor  # [b, chunks] index into prompts
 
 
 def make_batch(clips: list[Clip], settings: DenoiserSettings, generator: np.random.Generator) -> Batch:
@@ -109,7 +104,7 @@ def make_batch(clips: list[Clip], settings: DenoiserSettings, generator: np.rand
             if chunk == 0 or scene != clip.scenes[chunk - 1]:
                 prompts.append("" if dropped else caption(scene, generator, clip.unsaid[chunk]))
             prompt_of[row, chunk] = len(prompts) - 1
-    return Batch(noisy, target, 1000 * frame_sigmas, weight[:, None], sigmas, prompts, prompt_of)
+    return Batch(noisy, target, 1000 * frame_sigmas, weight[:, None], prompts, prompt_of)
 
 
 def batch_loss(
@@ -120,7 +115,7 @@ def batch_loss(
 ) -> tuple[Tensor, dict[float, float]]:
     """Weighted x0 error, and the plain error at each few-step level for the log."""
     text = text_encoder(batch.prompts)[batch.prompt_of]
-    prediction = dit.predict(batch.noisy, batch.timesteps, text, attend, CHUNK_LATENTS)
+    prediction = dit.predict(batch.noisy, batch.timesteps, text, attend, batch.chunk_frames)
     error = (prediction - batch.target).square()
     loss = (error * batch.weight).sum() / (batch.weight.sum() * error.shape[1]).clamp(min=1)
     with torch.no_grad():
@@ -195,13 +190,15 @@ class DenoiserTraining:
 
     def schedule(self) -> float:
         """Share of the peak learning rates: warm-up, plateau, linear decay at the end of the time budget."""
-        progress = self.seconds / (60 * self.settings.minutes)
-        decay = min(1.0, max(0.02, (1 - progress) / self.settings.decay))
+        decay = min(1.0, max(0.02, (1 - self._progress) / self.settings.decay))
         return decay * min(1.0, (self.step + 1) / self.settings.warmup_steps)
 
+    @property
+    def _progress(self) -> float:
+        return self.seconds / (60 * self.settings.minutes)
+
     def _window_length(self, generator: np.random.Generator) -> int:
-        progress = self.seconds / (60 * self.settings.minutes)
-        weights = [w for start, w in self.settings.curriculum if start <= progress][-1]
+        weights = [w for start, w in self.settings.curriculum if start <= self._progress][-1]
         return int(generator.choice(WINDOW_LENGTHS, p=weights))
 
     def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
@@ -210,7 +207,19 @@ class DenoiserTraining:
         pool = ClipPool(self.vae, settings.pool, seed=settings.seed + 7919 * (self.step + 1))
         for _ in range(6 * settings.chunks):
             pool.grow()
+        live = live_batches(
+            self.vae,
+            self.dit,
+            self.text_encoder,
+            settings.chunks * CHUNK_LATENTS,
+            settings.pool,
+            settings.subject_weight,
+            np.random.default_rng([settings.seed, 3, self.step]),
+        )
         while True:
+            if self._progress >= settings.live_from and generator.random() < settings.live:
+                yield next(live)
+                continue
             length = self._window_length(generator)
             pool.grow()
             yield make_batch(pool.sample(settings.chunks // length, length), settings, generator)
