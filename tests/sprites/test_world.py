@@ -9,6 +9,7 @@ from wavecore.sprites.world import (
     BACKGROUNDS,
     CANVAS,
     COLOURS,
+    FASTEST,
     HELD_OUT_PAIRS,
     RADIUS,
     SHAPES,
@@ -16,6 +17,7 @@ from wavecore.sprites.world import (
     Scene,
     background,
     random_change,
+    random_motion,
     random_scene,
     render,
     render_moving,
@@ -101,3 +103,13 @@ def test_subject_and_background_move_apart_whatever_the_scene_says():
 def test_motion_of_fractions_of_a_pixel_adds_up_without_rounding():
     _, centre = render_moving(Scene("ball", "red", "sand", "still"), (0.3, 0), (0.4, 0), 101)
     assert centre[100].tolist() == [(64 + 30) % CANVAS, 64]
+
+
+def test_motions_are_together_apart_or_of_one_thing_only():
+    generator = np.random.default_rng(3)
+    drawn = [random_motion(generator) for _ in range(400)]
+    still = (0.0, 0.0)
+    kinds = [(a == b, a == still, b == still) for a, b in drawn]
+    together, only_subject, only_scenery = (True, False, False), (False, False, True), (False, True, False)
+    assert set(kinds) == {together, only_subject, only_scenery, (False, False, False)}
+    assert max(float(np.hypot(*motion)) for pair in drawn for motion in pair) <= FASTEST

@@ -12,7 +12,7 @@ from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.train.codec import fit_linear
 from wavecore.train.denoiser import SPRITES_DIT, DenoiserSettings, DenoiserTraining, batch_loss
-from wavecore.train.live import AROUND, FASTEST, LIVE_LATENTS, draw_motion, live_batches, make_live_clip
+from wavecore.train.live import AROUND, LIVE_LATENTS, live_batches, make_live_clip
 
 LOWEST = SPRITES_DEFAULTS.strength - SPRITES_DEFAULTS.noise_span
 
@@ -38,16 +38,6 @@ def test_source_and_target_move_alike_and_fast_motion_has_less_noise(vae):
     motion = [float(clip.source.float().diff(dim=1).square().mean((0, 2, 3)).sqrt().max()) for clip in clips]
     ordered = np.array([clip.strength for clip in clips])[np.argsort(motion)]
     assert (np.diff(ordered) < 0.01).all() and ordered[0] > ordered[-1] + 0.1
-
-
-def test_motions_are_together_apart_or_of_one_thing_only():
-    generator = np.random.default_rng(3)
-    drawn = [draw_motion(generator) for _ in range(400)]
-    still = (0.0, 0.0)
-    kinds = [(a == b, a == still, b == still) for a, b in drawn]
-    together, only_subject, only_scenery = (True, False, False), (False, False, True), (False, True, False)
-    assert set(kinds) == {together, only_subject, only_scenery, (False, False, False)}
-    assert max(float(np.hypot(*motion)) for pair in drawn for motion in pair) <= FASTEST
 
 
 def test_batches_have_one_level_a_clip_and_read_as_a_stream_batch(vae):

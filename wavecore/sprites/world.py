@@ -44,6 +44,7 @@ DIRECTIONS: dict[str, tuple[float, float]] = {
     "down-right": (0.75, 0.75),
 }
 SPEEDS = {"slow": 1.0, "fast": 2.0}  # pixels per frame
+FASTEST = 10.0  # pixels per frame that anything moves when no caption has to say it
 CAMERAS = {"still": 0.0, "left": -1.0, "right": 1.0}  # camera motion in pixels per frame
 
 
@@ -306,6 +307,21 @@ def random_change(scene: Scene, generator: np.random.Generator, held_out: bool |
         pair_fits = held_out in (None, (changed.colour, changed.shape) in HELD_OUT_PAIRS)
         if changed != scene and pair_fits:
             return changed
+
+
+def random_motion(generator: np.random.Generator) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Motion of subject and background, x and y in pixels a frame: together, apart, or only one of them."""
+
+    def anywhere() -> tuple[float, float]:
+        angle, speed = generator.uniform(0, 2 * np.pi), generator.uniform(0, FASTEST)
+        return float(speed * np.cos(angle)), float(speed * np.sin(angle))
+
+    subject, kind = anywhere(), generator.random()
+    if kind < 1 / 4:
+        return subject, subject
+    if kind < 1 / 2:
+        return subject, (0.0, 0.0)
+    return ((0.0, 0.0) if kind < 5 / 8 else subject), anywhere()
 
 
 def random_place(generator: np.random.Generator) -> Place:

@@ -18,17 +18,14 @@ from wavecore.models.sprites_vae import STRIDE, SpritesVAE
 from wavecore.restyling import motion_noise
 from wavecore.rounds import shifted
 from wavecore.sprites.caption import caption
-from wavecore.sprites.world import Place, Track, random_place, random_scene, render_moving
+from wavecore.sprites.world import Place, Track, random_motion, random_place, random_scene, render_moving
 from wavecore.train.batch import Batch
 from wavecore.train.clips import draw_scenes, encode_frames, subject_mask
 from wavecore.train.noise import SHIFT
 
 LIVE_LATENTS = 8
-FASTEST = 10.0  # pixels a frame
 AROUND = 0.1  # noise to either side of what the controller would give
 EARLIER_PASS = 1 / 2  # share of batches that the model has denoised once already
-
-Motion = tuple[float, float]
 
 
 @dataclass
@@ -54,21 +51,6 @@ class LiveClip:
     strength: float
 
 
-def draw_motion(generator: np.random.Generator) -> tuple[Motion, Motion]:
-    """Motion of subject and background in pixels a frame: together, apart, or only one of them."""
-
-    def anywhere() -> Motion:
-        angle, speed = generator.uniform(0, 2 * np.pi), generator.uniform(0, FASTEST)
-        return float(speed * np.cos(angle)), float(speed * np.sin(angle))
-
-    subject, kind = anywhere(), generator.random()
-    if kind < 1 / 4:
-        return subject, subject
-    if kind < 1 / 2:
-        return subject, (0.0, 0.0)
-    return ((0.0, 0.0) if kind < 5 / 8 else subject), anywhere()
-
-
 @torch.no_grad()
 def make_live_clip(vae: SpritesVAE, generator: np.random.Generator) -> LiveClip:
     """Draw, render and encode one clip; half of the sources have the background that the prompt asks for."""
@@ -79,7 +61,7 @@ def make_live_clip(vae: SpritesVAE, generator: np.random.Generator) -> LiveClip:
     from_start = bool(generator.random() < 1 / 2)
     place = Place() if from_start else random_place(generator)
     count = STRIDE * LIVE_LATENTS - (STRIDE - 1) * from_start
-    subject, scenery = draw_motion(generator)
+    subject, scenery = random_motion(generator)
     frames, centre = render_moving(wanted, subject, scenery, count, place)
     source = encode_frames(vae, render_moving(seen, subject, scenery, count, place)[0], from_start)
     noise = motion_noise(SPRITES_DEFAULTS)
