@@ -12,34 +12,20 @@ from numpy.typing import NDArray
 
 from wavecore.models.sprites_vae import STRIDE, SpritesVAE
 from wavecore.source import to_pixels
-from wavecore.sprites.world import (
-    random_motion,
-    random_place,
-    random_scene,
-    render,
-    render_moving,
-    track,
-)
+from wavecore.sprites.world import random_place, random_scene, render, track
 from wavecore.train.log import OnLog, ignore
 
 LEARNING_RATE = 8e-4
-FAST = 1 / 2  # share of clips in any motion that the refinement sees
 
 
-def random_groups(
-    generator: np.random.Generator, clips: int, groups: int = 4, fast: float = 0.0
-) -> torch.Tensor:
-    """Frame groups [clips, groups, 3, 4, h, w] in [-1, 1] of random scenes, a share `fast` in any motion."""
-    return torch.stack([_groups(generator, groups, bool(generator.random() < fast)) for _ in range(clips)])
+def random_groups(generator: np.random.Generator, clips: int, groups: int = 4) -> torch.Tensor:
+    """Frame groups [clips, groups, 3, 4, h, w] in [-1, 1] of random scenes."""
+    return torch.stack([_groups(generator, groups) for _ in range(clips)])
 
 
-def _groups(generator: np.random.Generator, groups: int, fast: bool) -> torch.Tensor:
-    scene, place, count = random_scene(generator), random_place(generator), STRIDE * groups
-    if fast:
-        frames, _ = render_moving(scene, *random_motion(generator), count, place)
-    else:
-        frames = render(track([scene] * count, place))
-    return to_pixels(frames)[0].unflatten(1, (groups, STRIDE)).transpose(0, 1)
+def _groups(generator: np.random.Generator, groups: int) -> torch.Tensor:
+    truth = track([random_scene(generator)] * (STRIDE * groups), random_place(generator))
+    return to_pixels(render(truth))[0].unflatten(1, (groups, STRIDE)).transpose(0, 1)
 
 
 def fit_linear(vae: SpritesVAE, generator: np.random.Generator, clips: int = 160) -> NDArray[np.float64]:
@@ -106,7 +92,7 @@ class RefinementTraining:
         saved = self.seconds
         while self.seconds < 60 * self.minutes:
             began = time.perf_counter()
-            loss = self._step(random_groups(generator, clips, groups, FAST))
+            loss = self._step(random_groups(generator, clips, groups))
             self.step += 1
             self.seconds += time.perf_counter() - began
             if self.step % 50 == 0:
