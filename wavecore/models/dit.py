@@ -261,21 +261,23 @@ class CausalWanDiT(nn.Module):
 
     def project(self, state: SlotState, layer: int, pages: PageView) -> Tensor:
         """First half of a layer: project, norm, rotate, write K/V to pages; returns q [s, t, h, d]."""
-        attn = self.layer(layer).self_attn
-        n = self.attention_input(state, layer)
-        return ops.qkv_page_write(
-            attn.q(n),
-            attn.k(n),
-            attn.v(n),
-            attn.norm_q.weight,
-            attn.norm_k.weight,
+        block = self.layer(layer)
+        written = (
             state.rope,
             pages.k_pages[layer],
             pages.v_pages[layer],
             pages.write_ids,
             self.config.eps,
-            unroped_pages=pages.unroped_pages[layer] if pages.unroped_pages else None,
-            unroped_ids=pages.unroped_ids,
+            pages.unroped_pages[layer] if pages.unroped_pages else None,
+            pages.unroped_ids,
+        )
+        if block.runs_whole:
+            modulation = state.modulation + block.modulation
+            return ops.block_queries(state.hidden, modulation, block.query_weights(), *written)
+        attn = block.self_attn
+        n = self.attention_input(state, layer)
+        return ops.qkv_page_write(
+            attn.q(n), attn.k(n), attn.v(n), attn.norm_q.weight, attn.norm_k.weight, *written
         )
 
     def attend(self, state: SlotState, layer: int, q: Tensor, pages: PageView) -> None:
@@ -292,10 +294,15 @@ class CausalWanDiT(nn.Module):
 
     def take_attended(self, state: SlotState, layer: int, attended: Tensor) -> None:
         """What follows self-attention in a layer: `attended` [s, t, h, d] updates the hidden state."""
-        block = self.layer(layer)
-        gate1, shift2, scale2, gate2 = (state.modulation[:, :, 2:] + block.modulation[:, 2:]).unbind(2)
-        x = block.self_attn.o(attended.flatten(-2), residual=state.hidden, gate=gate1)
-        x = block.cross(x, state.text.keys[layer], state.text.values[layer])
+        block, text = self.layer(layer), (state.text.keys[layer], state.text.values[layer])
+        modulation = state.modulation + block.modulation
+        if block.runs_whole:
+            state.hidden = ops.block_output(
+                attended, state.hidden, modulation, block.output_weights(), *text, self.config.eps
+            )
+            return
+        gate1, shift2, scale2, gate2 = modulation[:, :, 2:].unbind(2)
+        x = block.cross(block.self_attn.o(attended.flatten(-2), residual=state.hidden, gate=gate1), *text)
         state.hidden = block.ffn(block.modulated(x, shift2, scale2), residual=x, gate=gate2)
 
     def finish(self, state: SlotState) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +11,7 @@ from wavecore import ops
 from wavecore.models.dit_config import DiTConfig
 from wavecore.models.int8_linear import Int8Linear
 from wavecore.models.rope import apply_rope
-from wavecore.ops import QuantizedTokens
+from wavecore.ops import OutputWeights, QuantizedTokens, QueryWeights
 
 
 class RMSNorm(nn.Module):
@@ -85,6 +87,40 @@ class Block(nn.Module):
         self.norm3 = nn.LayerNorm(config.dim, config.eps)
         self.cross_attn = Attention(config)
         self.ffn = FeedForward(config.dim, config.ffn_dim)
+
+    @property
+    def runs_whole(self) -> bool:
+        """Whether the linear layers are plain, and nobody watches what goes in and out of each."""
+        first = self.self_attn.q
+        return isinstance(first, Linear) and not first._forward_hooks
+
+    def query_weights(self) -> QueryWeights:
+        """Weights of the first half, for `wavecore.ops.block_queries`."""
+        attn = self.self_attn
+        q, k, v = attn.q, attn.k, attn.v
+        return QueryWeights(
+            q.weight, q.bias, k.weight, k.bias, v.weight, v.bias, attn.norm_q.weight, attn.norm_k.weight
+        )
+
+    def output_weights(self) -> OutputWeights:
+        """Weights of the second half, for `wavecore.ops.block_output`."""
+        out, norm, cross, ffn = self.self_attn.o, self.norm3, self.cross_attn, self.ffn
+        q, cross_out, up, down = cross.q, cross.o, cast(Linear, ffn[0]), cast(Linear, ffn[2])
+        return OutputWeights(
+            out.weight,
+            out.bias,
+            norm.weight,
+            norm.bias,
+            q.weight,
+            q.bias,
+            cross.norm_q.weight,
+            cross_out.weight,
+            cross_out.bias,
+            up.weight,
+            up.bias,
+            down.weight,
+            down.bias,
+        )
 
     def text_keys(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-attention keys and values [b, l, h, d] of embedded text [b, l, D]."""

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wavecore.errors import UsageError
 from wavecore.ops import eager
 from wavecore.ops.backend import BACKENDS, selected
 from wavecore.ops.int8 import (
@@ -27,15 +26,27 @@ from wavecore.ops.int8 import (
     quantize_key_pages,
     quantize_tokens,
 )
+from wavecore.ops.layers import (
+    OutputWeights,
+    QueryWeights,
+    attention,
+    block_output,
+    block_queries,
+    refuse_gradient,
+)
 from wavecore.ops.library import LIBRARY
 
 __all__ = [
     "BACKENDS",
+    "OutputWeights",
     "PackedInt8",
     "QuantizedKeyPages",
     "QuantizedTokens",
+    "QueryWeights",
     "attention",
     "backend",
+    "block_output",
+    "block_queries",
     "empty_key_pages",
     "gate_residual",
     "gelu",
@@ -100,14 +111,6 @@ def unavailable(name: str, device: str) -> str | None:
 
 def _needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def _refuse_gradient(name: str, tensor: Tensor) -> None:
-    if torch.is_grad_enabled() and tensor.requires_grad:
-        raise UsageError(
-            f"{name}: expected no gradient, since paged operations are for inference, "
-            "got a tensor that requires one; run them under torch.no_grad() or torch.inference_mode()"
-        )
 
 
 def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -318,7 +321,7 @@ def qkv_page_write(
     UsageError
         For a wrong argument, or for a page id outside the pages (on the CPU).
     """
-    _refuse_gradient("q", q)
+    refuse_gradient("q", q)
     return _qkv_page_write(
         q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids,
         peer_k_pages, peer_v_pages, peer_ids,
@@ -350,7 +353,7 @@ def rope_shift(
     UsageError
         For a wrong argument, or for a page id outside the pages (on the CPU).
     """
-    _refuse_gradient("unroped_pages", unroped_pages)
+    refuse_gradient("unroped_pages", unroped_pages)
     _rope_shift(unroped_pages, source_ids, k_pages, target_ids, rope)
 
 
@@ -393,37 +396,8 @@ def paged_attention(
     UsageError
         For a wrong argument, or for a page id or length out of range (on the CPU).
     """
-    _refuse_gradient("q", q)
+    refuse_gradient("q", q)
     if scale is None:
         scale = q.shape[-1] ** -0.5
     run = _paged_attention_lse if return_lse else _paged_attention
     return run(q, k_pages, v_pages, page_table, page_lengths, scale)
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Attention of each slot's queries to keys and values that lie ready, as those of a text do.
-
-    PyTorch's own, and differentiable, except on the CPU without gradient and mask: there the kernel of
-    `paged_attention` reads the keys of a slot as its only page.
-
-    Parameters
-    ----------
-    q : Tensor [s, tq, h, d]
-        Queries.
-    k, v : Tensor [s, tk, h, d]
-        Keys and values.
-    mask : bool Tensor [tq, tk] or [s, 1, tq, tk], optional
-        Which key (column) a query (row) reads.
-
-    Returns
-    -------
-    Tensor [s, tq, h, d]
-    """
-    if mask is None and selected.of(q).backend == "native" and not _needs_gradient(q, k, v):
-        slots, keys = k.shape[:2]
-        table = torch.arange(slots, dtype=torch.int32)[:, None]
-        return _paged_attention(q, k, v, table, torch.full_like(table, keys), q.shape[-1] ** -0.5)
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
-    )
-    return out.transpose(1, 2).contiguous()

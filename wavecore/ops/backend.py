@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from torch import Tensor
 
 from wavecore.errors import UsageError
+from wavecore.ops.composite import complete
 
 BACKENDS = ("auto", "native", "triton", "torch", "reference")
 
@@ -93,10 +94,8 @@ def _functions(name: str) -> SimpleNamespace:
     """The functions of a backend, which lie in a module each for floating-point and int8 operations."""
     file = {"torch": "eager"}.get(name, name)
     modules = [importlib.import_module(f"wavecore.ops.{file}{part}") for part in ("", "_int8")]
-    return SimpleNamespace(
-        backend=name,
-        **{key: value for module in modules for key, value in vars(module).items() if callable(value)},
-    )
+    functions = {key: value for module in modules for key, value in vars(module).items() if callable(value)}
+    return complete(SimpleNamespace(backend=name, **functions))
 
 
 selected = Backends(os.environ.get("WAVECORE_BACKEND", "auto"), os.environ.get("WAVECORE_CPU"))

@@ -267,6 +267,13 @@ def paged_attention(
     _int32("page_lengths", page_lengths, "q", q)
 
 
+def block(x: Tensor, modulation: Tensor) -> None:
+    """Check the modulation of `wavecore.ops.block_queries` and `block_output`; their parts check the rest."""
+    _rank("x", x, 3, "[s, t, D]")
+    if modulation.dim() != 4 or modulation.shape[2] != 6:
+        raise _wrong("modulation", "[s, f, 6, D]", list(modulation.shape))
+
+
 def check_page_ids(name: str, ids: Tensor, pages: int) -> None:
     """Check that every id is -1 (skipped) or names one of `pages` pages; reads the data."""
     for value in ids.flatten().tolist():

@@ -8,6 +8,7 @@ backend keeps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from wavecore.ops import fakes
 from wavecore.ops.backend import selected
+from wavecore.ops.composite import complete
 
 _ATTENTION = "(Tensor q, Tensor k_pages, Tensor v_pages, Tensor page_table, Tensor page_lengths, float scale)"
 _INT8_ATTENTION = (
@@ -45,6 +47,11 @@ SCHEMAS = {
     "quantize_key_pages": "(Tensor k_pages, Tensor page_ids, Tensor page_lengths, Tensor(a!) data, "
     "Tensor(b!) scale, Tensor(c!) mean) -> ()",
     "paged_attention_int8": f"{_INT8_ATTENTION} -> Tensor",
+    "block_queries": "(Tensor x, Tensor modulation, Tensor[] weights, Tensor rope, Tensor(a!) k_pages, "
+    "Tensor(b!) v_pages, Tensor page_ids, float eps, Tensor(c!)? unroped_pages=None, "
+    "Tensor? unroped_ids=None) -> Tensor",
+    "block_output": "(Tensor attended, Tensor x, Tensor modulation, Tensor[] weights, Tensor keys, "
+    "Tensor values, float eps) -> Tensor",
     "paged_attention_int8.lse": f"{_INT8_ATTENTION} -> (Tensor out, Tensor lse)",
 }
 
@@ -61,11 +68,12 @@ def _implementation(schema: str) -> Callable[..., Any]:
 
 def _register() -> torch.library.Library:
     library = torch.library.Library("wavecore", "DEF")
+    fake = complete(SimpleNamespace(backend="fake", **vars(fakes)))
     for name, schema in SCHEMAS.items():
         library.define(name + schema)
         for key in ("CPU", "CUDA"):
             library.impl(name, _implementation(name), key)
-        torch.library.register_fake(f"wavecore::{name}", getattr(fakes, name.replace(".", "_")), lib=library)
+        torch.library.register_fake(f"wavecore::{name}", getattr(fake, name.replace(".", "_")), lib=library)
     return library
 
 
