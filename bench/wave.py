@@ -82,7 +82,7 @@ def wide(seconds: float) -> dict[str, Any]:
     rates: dict[str, list[float]] = {"one": [], "two": [], "replicas": [], "sequential_two_threads": []}
     with (
         Copies(1, "wave", 4) as copies,
-        Replicas(dit, wave(4), latent) as replicas,
+        Replicas(dit, wave(4), latent, ReplicaOptions(cores=CORES)) as replicas,
     ):
         rates["two"].append(sum(copies.rates(seconds)))
         for _ in range(REPEATS):
@@ -124,8 +124,7 @@ def plan(seconds: float) -> dict[str, Any]:
                     measured.model, measured.device, len(CORES), steps, pipe.size, rules, measured.units
                 )
                 best = next(plan for plan in found if plan.result is not None)
-                core = {stage: CORES[i] for i, done in enumerate(best.assignments) for stage in done.stages}
-                options = ReplicaOptions(cores=[core[stage] for stage in range(steps + 1)])
+                options = ReplicaOptions(ranks=best.ranks, cores=CORES)
                 with Replicas(dit, rules, latent, options, nursery=nursery) as replicas:
                     ticks = replica_ticks(replicas, dit, rules, seconds)
                 rows.append((best.name, best.tick, 1 / rate(ticks)))
@@ -243,7 +242,8 @@ def latency(seconds: float) -> dict[str, Any]:
     if not child:
         os.sched_setaffinity(0, {CORES[1]})
         reading = Scheduler(driver, 1, 2, 20.0, True)
-        reading.add_incoming("writer", memory, memory + FLAG_BYTES)
+        reading.add_incoming("writer", memory)
+        reading.add_credit(memory + FLAG_BYTES)
         waits = []
         for tick in range(1, count + 1):
             reading.begin(tick, [], [(0, [])])
@@ -263,7 +263,7 @@ def latency(seconds: float) -> dict[str, Any]:
         until = time.perf_counter() + 150e-6
         while time.perf_counter() < until:
             pass
-        writing.begin(tick, [(0, tick > 2, [])], [])
+        writing.begin(tick, [(0, [])], [])
         writing.publish(0)
     result = json.loads(os.read(ready, 4096))
     os.waitpid(child, 0)
@@ -282,11 +282,12 @@ def cost(seconds: float) -> dict[str, Any]:
     for edge in range(edges):  # to itself: what it publishes is what it waits for
         base = memory + 2 * edge * layers * FLAG_BYTES
         scheduler.add_outgoing(f"{edge}", base, base + layers * FLAG_BYTES)
-        scheduler.add_incoming(f"{edge}", base, base + layers * FLAG_BYTES)
+        scheduler.add_incoming(f"{edge}", base)
+        scheduler.add_credit(base + layers * FLAG_BYTES)
     samples, tick, until = [], 0, time.perf_counter() + seconds
     while time.perf_counter() < until:
         tick += 1
-        out = [(2 * edge, tick > 2, []) for edge in range(edges)]
+        out = [(2 * edge, []) for edge in range(edges)]
         came = [(2 * edge + 1, []) for edge in range(edges)]
         began = time.perf_counter()
         scheduler.begin(tick, out, came)

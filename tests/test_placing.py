@@ -122,8 +122,8 @@ def test_a_rank_of_a_sequence_that_is_killed_is_named(pipe):
     [
         ({"placement": "moon"}, "placement: expected one of local, replicas, layers, sequence, got 'moon'"),
         (
-            {"placement": "replicas", "devices": 2},
-            "devices: expected 3 for 2 steps, a process a stage and one",
+            {"placement": "replicas", "devices": 4},
+            "devices: expected 1 to 3 for 2 steps, a process a stage and one",
         ),
         ({"placement": "sequence", "devices": 0}, "devices: expected at least 1, got 0"),
         ({"placement": "sequence", "devices": 3}, "devices: expected a number that divides 2 heads, got 3"),
@@ -148,8 +148,8 @@ def test_a_rank_of_a_sequence_that_is_killed_is_named(pipe):
             "rounds: expected wavefront for replicas, got sequential",
         ),
         (
-            {"placement": "replicas", "control": "speculative", "devices": 2},
-            "devices: expected 3 for 2 steps, a process a stage and one",
+            {"placement": "replicas", "control": "speculative", "devices": 4},
+            "devices: expected 1 to 3 for 2 steps, a process a stage and one",
         ),
         (
             {"placement": "layers", "control": "speculative", "devices": 9},

@@ -161,7 +161,9 @@ class GenerateSettings(RunSettings):
     num_frames: Count | None = Field(None, description="length in frames, instead of seconds")
     fps: Positive = Field(16, description="frames a second")
     devices: Count | None = Field(
-        None, description="processes of placement layers and sequence (2 when left out), replicas (steps + 1)"
+        None,
+        description="processes of placement layers and sequence (2 when left out), or replicas (at most "
+        "steps + 1; as many as there are cores when left out)",
     )
     split: Literal["ulysses", "ring"] = Field("ulysses", description="how placement sequence attends")
     decoders: Natural = Field(0, description="processes that decode; 0 decodes in this one")

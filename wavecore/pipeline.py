@@ -124,8 +124,8 @@ class Pipeline:
         rounds : "wavefront", "sequential" or "stream_batch", optional
             Order of the work; the one the model was distilled for when not given.
         placement : "local", "replicas", "layers" or "sequence"
-            Where the work runs: on one device; with a process for each denoising stage and one for the
-            store pass (wave parallelism; rounds "wavefront"); with the layers over a ring of processes
+            Where the work runs: on one device; with the denoising stages and the store pass over processes
+            (wave parallelism; rounds "wavefront"); with the layers over a ring of processes
             (control "speculative", or rounds "stream_batch"); or with the tokens of a chunk split over
             processes (sequence parallelism; control "free").
         devices, split, decoders, replicas
@@ -218,7 +218,7 @@ class Pipeline:
             Processes that decode while the rounds go on; 0 decodes in this one.
         placement : "local", "layers" or "replicas"
             Where the work runs: here; its layers over a ring of `devices` processes; or, of a source that is
-            not live, a process for each denoising stage and one for the store pass (rounds "wavefront").
+            not live, its stages over processes (rounds "wavefront").
         devices : int
             Processes of placement layers, this one included.
         shared : SharedDevice, optional

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,11 +36,11 @@ class Placing:
     Attributes
     ----------
     placement : "local", "replicas", "layers" or "sequence"
-        On one device; with a process for each denoising stage and one for the store pass; with the layers
-        over a ring of `devices` processes; or with the tokens of every slot split over as many.
+        On one device; with the denoising stages and the store pass over `devices` processes; with the layers
+        over a ring of as many; or with the tokens of every slot split over as many.
     devices : int, optional
-        Processes of the rounds: the ranks of "layers" and "sequence", 2 when not given; for "replicas" it has
-        to be what the steps need.
+        Processes of the rounds: the ranks of "layers" and "sequence", 2 when not given; those of "replicas",
+        which are as many as there are stages or cores when not given (see `ReplicaOptions.ranks`).
     split : "ulysses" or "ring"
         How "sequence" attends.
     replicas : Replicas or ReplicaOptions, optional
@@ -83,8 +83,7 @@ class Placing:
         if self.placement == "replicas":
             from wavecore.replica_session import ReplicaSession
 
-            check_devices(self.devices, rules.steps)
-            return ReplicaSession(*stream, self.replicas, decoders)
+            return ReplicaSession(*stream, self._replicas(rules.steps), decoders)
         ring: Any = None
         if self.placement == "layers":
             from wavecore.restyling import start_ring
@@ -132,13 +131,12 @@ class Placing:
             from wavecore.placement.replica_calls import ReplicaCalls
             from wavecore.placement.replicas import Replicas
 
-            options = self.replicas
+            options = self._replicas(rules.steps)
             if isinstance(options, Replicas):
                 raise UsageError("replicas: expected options under control speculative, got running ones")
             if not isinstance(rules, Wavefront):
                 got = type(rules).__name__.lower()
                 raise UsageError(f"rounds: expected wavefront for replicas, got {got}")
-            check_devices(self.devices, rules.steps)
             return CallPlace("replicas", lambda stream: ReplicaCalls(model.dit, stream, options, trace))
         if self.placement == "layers":
             return CallPlace("layers", partial(self._ring, model.dit))
@@ -153,6 +151,25 @@ class Placing:
         from wavecore.placement.layers.calls import RingCalls
 
         return RingCalls(Ring(dit, self._ranks, for_one_stream=True), stream)
+
+    def _replicas(self, steps: int) -> Replicas | ReplicaOptions | None:
+        """`replicas` with as many ranks as `devices` says."""
+        from wavecore.placement.replicas import ReplicaOptions, Replicas
+
+        if self.devices is None:
+            return self.replicas
+        if not 1 <= self.devices <= steps + 1:
+            raise UsageError(
+                f"devices: expected 1 to {steps + 1} for {steps} steps, a process a stage and one for the "
+                f"store at most, got {self.devices}"
+            )
+        if isinstance(self.replicas, Replicas):
+            if self.replicas.map.ranks != self.devices:
+                raise UsageError(
+                    f"devices: expected {self.replicas.map.ranks}, as replicas have, got {self.devices}"
+                )
+            return self.replicas
+        return replace(self.replicas or ReplicaOptions(), ranks=self.devices)
 
     @property
     def _ranks(self) -> int:
@@ -172,17 +189,3 @@ class Placing:
         from wavecore.placement.decode import DecodeOptions
 
         return DecodeOptions(workers=self.decoders)
-
-
-def check_devices(devices: int | None, steps: int) -> None:
-    """Refuse a number of processes that is not what a wavefront over replicas has.
-
-    Raises
-    ------
-    UsageError
-    """
-    if devices is not None and devices != steps + 1:
-        raise UsageError(
-            f"devices: expected {steps + 1} for {steps} steps, a process a stage and one for the store, "
-            f"got {devices}"
-        )

@@ -28,14 +28,14 @@ std::vector<LayerCopy> layer_copies(const Copies& copies) {
   return result;
 }
 
-void begin(Scheduler& scheduler, uint32_t tick, const std::vector<std::tuple<int, bool, Copies>>& outgoing,
-           const std::vector<std::tuple<int, Copies>>& incoming) {
+void begin(Scheduler& scheduler, uint32_t tick, const std::vector<std::tuple<int, Copies>>& outgoing,
+           const std::vector<std::tuple<int, Copies>>& incoming, bool last) {
   std::vector<OutgoingRound> out;
-  for (const auto& [edge, needs_credit, copies] : outgoing) out.push_back({edge, needs_credit, layer_copies(copies)});
+  for (const auto& [edge, copies] : outgoing) out.push_back({edge, layer_copies(copies)});
   std::vector<IncomingRound> in;
   for (const auto& [edge, copies] : incoming) in.push_back({edge, layer_copies(copies)});
   py::gil_scoped_release release;
-  scheduler.begin(tick, std::move(out), std::move(in));
+  scheduler.begin(tick, std::move(out), std::move(in), last);
 }
 
 py::list records(Scheduler& scheduler) {
@@ -86,7 +86,7 @@ void bind_scheduler(py::module_& module) {
       .def("set_compute_stream",
            [](CudaDriver& driver, uintptr_t stream) { driver.set_compute_stream(pointer(stream)); });
 
-  py::class_<Scheduler>(module, "Scheduler", "Publishes the keys and values of one stage; see csrc/scheduler.")
+  py::class_<Scheduler>(module, "Scheduler", "Publishes the keys and values of one rank; see csrc/scheduler.")
       .def(py::init([](std::shared_ptr<Driver> driver, int layers, int generations, double timeout, bool record) {
              return std::make_unique<Scheduler>(std::move(driver),
                                                 Scheduler::Options{layers, generations, timeout, record});
@@ -98,10 +98,12 @@ void bind_scheduler(py::module_& module) {
              return scheduler.add_outgoing(to, pointer<char>(ready), pointer<char>(credit));
            })
       .def("add_incoming",
-           [](Scheduler& scheduler, const std::string& from, uintptr_t ready, uintptr_t credit) {
-             return scheduler.add_incoming(from, pointer<char>(ready), pointer<char>(credit));
+           [](Scheduler& scheduler, const std::string& from, uintptr_t ready) {
+             return scheduler.add_incoming(from, pointer<char>(ready));
            })
-      .def("begin", &begin)
+      .def("add_credit",
+           [](Scheduler& scheduler, uintptr_t credit) { scheduler.add_credit(pointer<char>(credit)); })
+      .def("begin", &begin, py::arg("tick"), py::arg("outgoing"), py::arg("incoming"), py::arg("last") = true)
       .def("acquire", &Scheduler::acquire, Unlocked())
       .def("publish", &Scheduler::publish, Unlocked())
       .def("drain", &Scheduler::drain, Unlocked())

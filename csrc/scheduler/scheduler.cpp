@@ -68,14 +68,15 @@ int Scheduler::add_outgoing(const std::string& to, char* ready, char* credit) {
   return int(edges_.size()) - 1;
 }
 
-int Scheduler::add_incoming(const std::string& from, char* ready, char* credit) {
+int Scheduler::add_incoming(const std::string& from, char* ready) {
   auto edge = std::make_unique<Edge>();
   edge->peer = from;
   edge->ready = ready;
-  edge->credit = credit;
   edges_.push_back(std::move(edge));
   return int(edges_.size()) - 1;
 }
+
+void Scheduler::add_credit(char* credit) { credits_.push_back(credit); }
 
 void Scheduler::check() const {
   if (!failed_.load(std::memory_order_acquire)) return;
@@ -83,9 +84,11 @@ void Scheduler::check() const {
   throw WaveError(reason_);
 }
 
-void Scheduler::begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::vector<IncomingRound> incoming) {
+void Scheduler::begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::vector<IncomingRound> incoming,
+                      bool last) {
   check();
   tick_ = tick;
+  last_ = last;
   outgoing_ = std::move(outgoing);
   incoming_ = std::move(incoming);
   for (const OutgoingRound& round : outgoing_) {
@@ -116,8 +119,7 @@ void Scheduler::publish(int layer) {
     Edge& edge = *edges_[size_t(round.edge)];
     int64_t began = options_.record ? now() : 0;
     driver_->follow_compute(edge.stream);
-    if (round.needs_credit)
-      driver_->wait_value(edge.stream, edge.flag(edge.credit, layer), tick_ - uint32_t(options_.generations));
+    driver_->wait_value(edge.stream, edge.flag(edge.credit, layer), tick_ - uint32_t(options_.generations));
     uint64_t bytes = 0;
     for (const LayerCopy& copy : round.copies) {
       driver_->copy(edge.stream, copy.to + layer * copy.to_stride, copy.from + layer * copy.from_stride, copy.bytes);
@@ -154,9 +156,9 @@ void Scheduler::gate(int layer) {
 
 void Scheduler::attended(int layer) {
   check();
-  // To every stage that may write here, at work in this tick or not: its pages of a later tick may be any of these.
-  for (auto& edge : edges_)
-    if (!edge->stream) driver_->write_value(nullptr, edge->flag(edge->credit, layer), tick_);
+  // To every rank that may write here, at work in this tick or not: its pages of a later tick may be any of these.
+  if (last_)
+    for (char* credit : credits_) driver_->write_value(nullptr, credit + size_t(layer) * kFlagBytes, tick_);
   if (options_.record) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!records_.empty() && records_.back().step == Step::attend) records_.back().end_ns = now();

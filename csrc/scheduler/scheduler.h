@@ -1,12 +1,14 @@
-// The stream scheduler of one stage: publishes keys and values layer by layer, and holds attention until they are there.
+// The stream scheduler of one rank: publishes keys and values layer by layer, and holds attention until they are there.
 //
-// An edge goes from a stage that writes to a stage that reads. For each layer it has two counters: `ready`, in the
-// memory of the reader, is set to the tick of a round once that round's data is written; `credit`, in the memory of the
-// writer, is set once the reader has read it. With G generations of pages, data of tick T goes to pages that were last
-// read in tick T - G, so it is copied only after that credit has come.
+// An edge goes from a stage of a rank that writes to a rank that reads. For each layer it has a counter `ready`, in the
+// memory of the reader, which is set to the tick of a round once that round's data is written. For each layer a rank
+// also has a counter `credit` in the memory of every other one, set once it has read all that it reads in a tick. With
+// G generations of pages, data of tick T goes to pages that were last read in tick T - G, so it is copied only after
+// that credit has come. Every rank goes through every tick from 1 on, and a counter begins at the tick before the first
+// one, so the credits of ticks that never were are there.
 //
-// Ticks are 32 bits and wrap. The caller says which edges are at work in a tick: while the stages fill and drain
-// some are not.
+// Ticks are 32 bits and wrap. Within a tick a rank runs its stages one after the other, each with a `begin` of its own
+// that says which edges are at work.
 #pragma once
 
 #include <atomic>
@@ -34,7 +36,6 @@ struct LayerCopy {
 
 struct OutgoingRound {
   int edge;
-  bool needs_credit;  // whether the reader was at work in tick T - G
   std::vector<LayerCopy> copies;
 };
 
@@ -70,12 +71,14 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // `ready` and `credit` are the counters of layer 0, the others follow every kFlagBytes.
+  // Counters are those of layer 0, the others follow every kFlagBytes.
   int add_outgoing(const std::string& to, char* ready, char* credit);
-  int add_incoming(const std::string& from, char* ready, char* credit);
+  int add_incoming(const std::string& from, char* ready);
+  // A counter of the layers that were read here, in the memory of a rank that writes here.
+  void add_credit(char* credit);
 
-  // Begins a tick: what is at work in it.
-  void begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::vector<IncomingRound> incoming);
+  // Begins a stage's round: what is at work in it. The `last` of a tick gives the credits back.
+  void begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::vector<IncomingRound> incoming, bool last = true);
   // Before a layer's own pages are written: waits until the copies of tick T - G out of them are over.
   void acquire(int layer);
   // After they are written: sends them on, as soon as the readers' credit is there.
@@ -84,7 +87,7 @@ class Scheduler {
   void drain(int layer);
   // Before attention: waits for what it reads.
   void gate(int layer);
-  // After attention: gives the credits back.
+  // After attention: gives the credits back, in the last round of the tick.
   void attended(int layer);
 
   // Waits in the calling thread until all that was begun is over. The watchdog sees to it that this ends.
@@ -100,7 +103,7 @@ class Scheduler {
   struct Edge {
     std::string peer;
     char* ready;
-    char* credit;
+    char* credit = nullptr;  // outgoing
     Driver::Stream stream = nullptr;
     char* left = nullptr;  // outgoing: counters of the copies that are over, one a layer
     std::deque<uint32_t> sent;  // outgoing: the latest ticks that it was at work in, this one included
@@ -125,7 +128,9 @@ class Scheduler {
   std::vector<std::unique_ptr<Edge>> edges_;
   char* progress_ = nullptr;  // counter of the waits that the compute stream has passed, on a device
 
+  std::vector<char*> credits_;
   uint32_t tick_ = 0;
+  bool last_ = true;
   std::vector<OutgoingRound> outgoing_;
   std::vector<IncomingRound> incoming_;
   std::atomic<uint64_t> bytes_sent_{0};

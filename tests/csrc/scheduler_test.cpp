@@ -80,7 +80,7 @@ void waits_end() {
   auto* memory = static_cast<char*>(driver->allocate(4096));
   {
     Scheduler scheduler(driver, {1, 2, 0.3, false});
-    int edge = scheduler.add_incoming("stage 3", memory, memory + kFlagBytes);
+    int edge = scheduler.add_incoming("stage 3", memory);
     scheduler.begin(7, {}, {{edge, {}}});
     std::string said;
     try {
@@ -93,7 +93,7 @@ void waits_end() {
   driver = std::make_shared<HostDriver>(plain);
   memory = static_cast<char*>(driver->allocate(4096));
   Scheduler scheduler(driver, {1, 2, 60, false});
-  int edge = scheduler.add_incoming("stage 3", memory, memory + kFlagBytes);
+  int edge = scheduler.add_incoming("stage 3", memory);
   scheduler.begin(7, {}, {{edge, {}}});
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -65,9 +65,10 @@ inline void run_stage(const Options& o, int stage, std::shared_ptr<Driver> drive
                                                 memory[size_t(other)] + layout.flags(0, stage),
                                                 memory[size_t(stage)] + layout.flags(1, other));
   for (int other = stage + 1; other < o.stages; ++other)
-    in[size_t(other)] = scheduler.add_incoming("stage " + std::to_string(other),
-                                               memory[size_t(stage)] + layout.flags(0, other),
-                                               memory[size_t(other)] + layout.flags(1, stage));
+    in[size_t(other)] =
+        scheduler.add_incoming("stage " + std::to_string(other), memory[size_t(stage)] + layout.flags(0, other));
+  for (int other = stage + 1; other < o.stages; ++other)
+    scheduler.add_credit(memory[size_t(other)] + layout.flags(1, stage));
   char* here = memory[size_t(stage)];
   auto pause = [&] {
     if (o.delay_us && random() % 4 == 0)
@@ -82,7 +83,7 @@ inline void run_stage(const Options& o, int stage, std::shared_ptr<Driver> drive
     for (int other = 0; other < stage; ++other) {
       LayerCopy copy{here + layout.page(tick, stage, 0), stride, memory[size_t(other)] + layout.page(tick, stage, 0),
                      stride, layout.bytes()};
-      outgoing.push_back({out[size_t(other)], round >= o.generations, {copy}});
+      outgoing.push_back({out[size_t(other)], {copy}});
     }
     for (int other = stage + 1; other < o.stages; ++other) incoming.push_back({in[size_t(other)], {}});
     scheduler.begin(tick, std::move(outgoing), std::move(incoming));

@@ -1,4 +1,4 @@
-"""Mixes that the planner finds, run: stages that share a core, and parts of the decoder beside stages."""
+"""Mixes that the planner finds, run: stages that share a rank, and parts of the decoder beside stages."""
 
 import os
 from dataclasses import replace
@@ -13,7 +13,7 @@ from wavecore.pipeline import Pipeline
 from wavecore.placement.decode import DecodeOptions
 from wavecore.placement.replicas import ReplicaOptions
 from wavecore.plan import plans
-from wavecore.plan.costs import DEVICES, MODELS
+from wavecore.plan.costs import DEVICES, MODELS, decode_seconds
 
 STEPS = 4
 
@@ -34,30 +34,26 @@ def made(pipe, **placing):
 
 
 @pytest.mark.parametrize(
-    ("devices", "name"),
+    ("model", "devices", "name"),
     [
-        (8, "wave 4+1+3 shared 1"),
-        pytest.param(4, "wave 02|1s|3+1 shared 3", marks=pytest.mark.slow),
+        ("wan-1.3b", 8, "wave 4+1+3 shared 1"),
+        ("wan-1.3b", 4, "wave 02|1s|3+1 shared 3"),
+        pytest.param("wan-14b", 2, "wave in turn 2+0 shared 2", marks=pytest.mark.slow),
     ],
 )
-def test_the_best_wave_gives_the_frames_of_one_device(pipe, devices, name):
-    found = plans(MODELS["wan-1.3b"], DEVICES["h200"], devices, STEPS)
+def test_the_best_wave_gives_the_frames_of_one_device(pipe, model, devices, name):
+    found = plans(MODELS[model], DEVICES["h200"], devices, STEPS)
     best = next(plan for plan in found if plan.result is not None)
     assert best.name == name
     there = sorted(os.sched_getaffinity(0))
     cores = [there[device % len(there)] for device in range(len(best.assignments))]
-    stages = {
-        stage: core for done, core in zip(best.assignments, cores, strict=True) for stage in done.stages
-    }
     parts = [(done, core) for done, core in zip(best.assignments, cores, strict=True) if done.decode]
     parts.sort(key=lambda part: bool(part[0].stages))  # free devices decode first
-    whole = sum(done.busy for done, _ in parts if not done.stages) / sum(
-        done.decode for done, _ in parts if not done.stages
-    )  # seconds of decoding a chunk
+    whole = decode_seconds(MODELS[model], DEVICES["h200"], (832, 480))  # of a chunk
     frames, latents = made(
         pipe,
         placement="replicas",
-        replicas=ReplicaOptions(cores=[stages[stage] for stage in range(STEPS + 1)]),
+        replicas=ReplicaOptions(ranks=best.ranks, cores=cores),
         decoders=DecodeOptions(
             workers=len(parts),
             cores=[core for _, core in parts],

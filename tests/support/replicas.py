@@ -34,7 +34,7 @@ def drive(
 def sent_bytes(replicas: Replicas, number: int) -> dict[int, int]:
     """Bytes of keys and values that each stage sent in a stream, once all are through with it."""
     deadline = time.monotonic() + 20
-    while len(replicas.bytes_sent.get(number, {})) < replicas.shape.stages:
+    while len(replicas.bytes_sent.get(number, {})) < replicas.map.ranks:
         assert time.monotonic() < deadline
         time.sleep(0.002)
     return replicas.bytes_sent[number]

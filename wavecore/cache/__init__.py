@@ -2,12 +2,21 @@
 
 from wavecore.cache.context import ContextCache
 from wavecore.cache.pool import PagePool
-from wavecore.cache.table import FreePages, PageTable, PoolExhausted, PoolSize, pages_needed, pages_used
+from wavecore.cache.table import (
+    FreePages,
+    LatePages,
+    PageTable,
+    PoolExhausted,
+    PoolSize,
+    pages_needed,
+    pages_used,
+)
 from wavecore.cache.view import PageView
 
 __all__ = [
     "ContextCache",
     "FreePages",
+    "LatePages",
     "PagePool",
     "PageTable",
     "PageView",

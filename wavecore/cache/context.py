@@ -29,11 +29,15 @@ class ContextCache:
     rope : callable
         Temporal positions, int Tensor [m], to the rotations of one latent frame at each,
         float32 Tensor [m, n, d // 2, 2].
+    table : PageTable, optional
+        Of the session, where its pages are not taken from the free lists of the pool.
     """
 
-    def __init__(self, pool: PagePool, rope: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, pool: PagePool, rope: Callable[[Tensor], Tensor], table: PageTable | None = None
+    ) -> None:
         self.pool = pool
-        self.table = PageTable(pool.free_list, pool.unroped_free_list)
+        self.table = PageTable(pool.free_list, pool.unroped_free_list) if table is None else table
         self.rope = rope
 
     def begin(self, round: Round) -> None:

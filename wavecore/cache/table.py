@@ -84,6 +84,33 @@ class FreePages:
             self._on_free(pages)
 
 
+class LatePages(FreePages):
+    """A free list whose pages are taken anew only when nothing reads or copies them any more.
+
+    Parameters
+    ----------
+    name, capacity
+        As of `FreePages`.
+    generations : int
+        Pages that were given back after a round can be taken this many rounds later.
+    """
+
+    def __init__(self, name: str, capacity: int | None, generations: int) -> None:
+        super().__init__(name, capacity)
+        self._generations = generations
+        self._late: deque[list[int]] = deque([[]])
+
+    def free(self, pages: Iterable[int]) -> None:
+        """Give pages back; see `FreePages.free`."""
+        self._late[-1] += pages
+
+    def turn(self) -> None:
+        """A round begins."""
+        self._late.append([])
+        while len(self._late) > self._generations:
+            super().free(self._late.popleft())
+
+
 @dataclass(frozen=True)
 class Rotation:
     """Keys of an anchor to be written at a position: `pages` = rotate(`unroped`, `position`).

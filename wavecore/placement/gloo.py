@@ -1,10 +1,10 @@
-"""Exchange by messages, over `torch.distributed`, where stages share no memory."""
+"""Exchange by messages, over `torch.distributed`, where ranks share no memory."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,99 +13,110 @@ from torch import Tensor
 
 from wavecore.cache import PagePool, PageView
 from wavecore.errors import WavecoreError
-from wavecore.placement.exchange import ExchangeMode, PagesOf, Stream
+from wavecore.placement.exchange import Arrival, ExchangeMode, Target
 from wavecore.placement.segment import StreamShape
-from wavecore.rounds import Round, Slot
+from wavecore.rounds import Slot
 
 
 class GlooExchange:
-    """One stage's side of the exchange. Rank r of the default process group is stage r.
+    """One rank's side of the exchange; ranks are those of the default process group.
 
     A message is received only when its pages are free, so it needs no credit: the sender's message waits.
 
     Parameters
     ----------
-    stage : int
     shape : StreamShape
     mode : "sync", "early" or "paged"
     generations : int
         Rounds whose messages may be on their way at once.
+    pool : PagePool
+        Of this rank.
     record : bool
         Keep what happened for `take_records`.
     """
 
     def __init__(
-        self, stage: int, shape: StreamShape, mode: ExchangeMode, generations: int, record: bool = False
+        self, shape: StreamShape, mode: ExchangeMode, generations: int, pool: PagePool, record: bool = False
     ) -> None:
-        self._stage, self._shape, self._mode, self._generations = stage, shape, mode, generations
+        self._shape, self._mode, self._generations, self._pool = shape, mode, generations, pool
         self._sent: deque[tuple[int, list[list[Any]]]] = deque()
-        self._handed: list[tuple[Any, Tensor]] = []
-        self._arriving: list[list[tuple[Any, Slot, Tensor | None]]] = []
-        self._to: list[int] = []
-        self._job: Stream | None = None
+        self._handed: deque[tuple[int, Any, Tensor]] = deque()
+        self._coming: dict[int, list[list[tuple[Any, Tensor | None]]]] = {}  # by stage, then layer
         self._bytes = 0
         self._record = record
         self._records: list[Mapping[str, Any]] = []
         self._attending = 0.0
         self._reason: str | None = None
 
-    def start(self, job: Stream, pool: PagePool, pages_of: PagesOf) -> None:
-        """Begin a stream."""
-        self._job, self._pool, self._pages_of = job, pool, pages_of
+    # -- latents -------------------------------------------------------------------------
 
-    def latent(self, tick: int, frames: int) -> Tensor:
-        """What the stage before made in the round before `tick`."""
+    def latent(self, tick: int, stage: int, rank: int, frames: int) -> Tensor:
+        """What `rank` has handed on for a stage in the tick before."""
         channels, height, width = self._shape.latent
         latent = torch.empty(channels, frames, height, width)
-        self._finish(dist.irecv(latent, self._stage - 1), f"stage {self._stage - 1}", "latents")
+        work = dist.irecv(latent, rank, tag=self._latent_tag(stage))
+        self._finish(work, f"rank {rank}", f"latents for stage {stage}")
         return latent
 
-    def no_latent(self, tick: int) -> None:
-        """The stage before has made nothing, and so sends nothing."""
-
-    def hand_on(self, tick: int, latent: Tensor) -> None:
-        """Give a latent to the stage after this one."""
-        while len(self._handed) >= 2:
-            work, _ = self._handed.pop(0)
-            self._finish(work, f"stage {self._stage + 1}", "latents")
+    def hand_on(self, tick: int, stage: int, rank: int, latent: Tensor) -> None:
+        """Give `rank` a latent for a stage."""
+        while self._handed and self._handed[0][0] <= tick - 2:
+            _, work, _ = self._handed.popleft()
+            self._finish(work, "a rank", "to take latents")
         latent = latent.float().contiguous()
-        self._handed.append((dist.isend(latent, self._stage + 1), latent))
+        work = dist.isend(latent, rank, tag=self._latent_tag(stage))
+        self._handed.append((tick, work, latent))
 
-    def begin(self, tick: int, index: int, round: Round, pages: PageView | None) -> None:
-        """Begin round `index` of the stream, which is `tick` of all streams."""
-        assert self._job is not None
-        layers = self._shape.layers
-        job, own = self._job, self._job.own(self._stage, round)
-        self._pages, self._own, self._tick = pages, own, tick
-        self._to = [other for other in range(self._stage) if own and job.takes(other, self._stage, tick)]
-        self._from = [slot for slot in round.slots if slot is not own]
-        self._sent.append((tick, [[] for _ in range(layers)]))
-        self._arriving = [[] for _ in range(layers)]
-        if self._mode != "sync":
-            for layer in range(layers):
-                self._receive(layer)
+    # Messages of one tag come in the order they are sent in; a rank runs its stages in an order of its own.
+    def _tag(self, stage: int, layer: int) -> int:
+        return stage * self._shape.layers + layer
 
-    def _receive(self, layer: int) -> None:
-        """Ask for what every other stage sends of a layer."""
-        for slot in self._from:
-            if self._mode == "paged":
-                works = [dist.irecv(page, slot.stage) for page in self._targets(slot, layer)]
-                self._arriving[layer] += [(work, slot, None) for work in works]
-                continue
-            buffer = self._buffer(slot.frames)
-            self._arriving[layer].append((dist.irecv(buffer, slot.stage), slot, buffer))
+    def _latent_tag(self, stage: int) -> int:
+        return self._tag(self._shape.stages, 0) + stage
+
+    # -- keys and values -----------------------------------------------------------------
+
+    def expect(self, tick: int, arrivals: Sequence[Arrival]) -> None:
+        """Begin a tick: ask for everything that others send in it, so that nobody waits to send it."""
+        self._tick = tick
+        self._sent.append((tick, [[] for _ in range(self._shape.layers)]))
+        self._coming = {
+            arrival.slot.stage: [self._receive(arrival, layer) for layer in range(self._shape.layers)]
+            for arrival in arrivals
+        }
+
+    def _receive(self, arrival: Arrival, layer: int) -> list[tuple[Any, Tensor | None]]:
+        """Ask for a slot's keys and values of a layer: into pages, or into a buffer."""
+        tag = self._tag(arrival.slot.stage, layer)
+        if self._mode == "paged":
+            pages = self._targets(arrival, layer)
+            return [(dist.irecv(page, arrival.rank, tag=tag), None) for page in pages]
+        buffer = self._buffer(arrival.slot.frames)
+        return [(dist.irecv(buffer, arrival.rank, tag=tag), buffer)]
 
     def _buffer(self, frames: int) -> Tensor:
         shape = self._shape
         return torch.empty(2 * frames, shape.page_tokens, shape.heads, shape.head_dim, dtype=shape.dtype)
 
-    def _targets(self, slot: Slot, layer: int) -> list[Tensor]:
-        """Pages here for the keys, then the values, of another stage's slot."""
-        page_ids, unroped_ids = self._pages_of(slot)
-        pool = self._pool
-        keys = pool.unroped_pages[layer] if slot.keep_unroped else pool.k_pages[layer]
-        key_ids = unroped_ids if slot.keep_unroped else page_ids
-        return [keys[page] for page in key_ids] + [pool.v_pages[layer][page] for page in page_ids]
+    def _targets(self, arrival: Arrival, layer: int) -> list[Tensor]:
+        """Pages here for the keys, then the values, of another rank's slot."""
+        pool, unroped = self._pool, arrival.slot.keep_unroped
+        keys = pool.unroped_pages[layer] if unroped else pool.k_pages[layer]
+        key_ids = arrival.unroped if unroped else arrival.pages
+        return [keys[page] for page in key_ids] + [pool.v_pages[layer][page] for page in arrival.pages]
+
+    def begin(
+        self,
+        tick: int,
+        slot: Slot | None,
+        pages: PageView | None,
+        targets: Sequence[Target],
+        arrivals: Sequence[Arrival],
+        last: bool,
+    ) -> None:
+        """Begin a slot of a tick."""
+        self._slot, self._pages, self._targets_there = slot, pages, targets
+        self._arrivals = arrivals
 
     def acquire(self, layer: int) -> None:
         """Before the layer's own pages are written."""
@@ -122,25 +133,26 @@ class GlooExchange:
         parts = self._written(layer)
         messages = [torch.stack(parts)] if parts and self._mode != "paged" else parts
         works = self._sent[-1][1][layer]
-        for other in self._to:
+        for target in self._targets_there:
+            assert self._slot is not None
             began = time.perf_counter()
             for message in messages:
-                works.append((dist.isend(message, other), message))
+                work = dist.isend(message, target.rank, tag=self._tag(self._slot.stage, layer))
+                works.append((work, message))
                 self._bytes += message.numel() * message.element_size()
-            self._note("publish", layer, began, (self._stage, other))
+            self._note("publish", layer, began, (self._slot.stage, target.reader))
         if self._mode == "sync":
-            self._receive(layer)
             for work, _ in works:
-                self._finish(work, "a stage", f"layer {layer}")
+                self._finish(work, "a rank", f"to take layer {layer}")
             works.clear()
 
     def _written(self, layer: int) -> list[Tensor]:
-        """The keys, then the values, of the slot of this stage."""
-        pages, own = self._pages, self._own
-        if pages is None or own is None:
+        """The keys, then the values, of the slot."""
+        pages, slot = self._pages, self._slot
+        if pages is None or slot is None:
             return []
         keys, key_ids = pages.k_pages, pages.write_ids
-        if own.keep_unroped:
+        if slot.keep_unroped:
             assert pages.unroped_pages is not None and pages.unroped_ids is not None
             keys, key_ids = pages.unroped_pages, pages.unroped_ids
         parts = [keys[layer][page] for page in key_ids[0].tolist()]
@@ -148,14 +160,17 @@ class GlooExchange:
 
     def gate(self, layer: int) -> None:
         """Before attention."""
-        for work, slot, buffer in self._arriving[layer]:
-            began = time.perf_counter()
-            self._finish(work, f"stage {slot.stage}", f"layer {layer}")
-            self._note("wait", layer, began, (slot.stage, self._stage))
-            if buffer is not None:
-                for page, target in zip(buffer, self._targets(slot, layer), strict=True):
+        for arrival in self._arrivals:
+            stage, began = arrival.slot.stage, time.perf_counter()
+            buffers = []
+            for work, buffer in self._coming[stage][layer]:
+                self._finish(work, f"rank {arrival.rank}", f"layer {layer} of stage {stage}")
+                buffers += [] if buffer is None else list(buffer)
+            self._note("wait", layer, began, (stage, stage if self._slot is None else self._slot.stage))
+            if buffers:
+                for page, target in zip(buffers, self._targets(arrival, layer), strict=True):
                     target.copy_(page)
-        self._arriving[layer] = []
+            self._coming[stage][layer] = []
         self._attending = time.perf_counter()
 
     def attended(self, layer: int) -> None:

@@ -1,4 +1,4 @@
-"""What the process of a session and the processes of its stages tell each other."""
+"""What the process of a session and the ranks of its stages tell each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from wavecore.cache.edits import Edit
 from wavecore.placement.exchange import ExchangeMode, Transport
 from wavecore.placement.segment import Layout
-from wavecore.rounds import CallRules, NoiseLevel, Rules
+from wavecore.rounds import CallRules, NoiseLevel, Rules, StageMap
 from wavecore.rounds import Round as WaveRound
 
 if TYPE_CHECKING:
@@ -48,9 +48,10 @@ def hang_up(connection: Connection) -> None:
 
 @dataclass(frozen=True)
 class Setup:
-    """To a stage, first of all: how the exchange works."""
+    """To a rank, first of all: which it is, and how the exchange works."""
 
-    stage: int
+    rank: int
+    map: StageMap
     mode: ExchangeMode
     transport: Transport
     generations: int
@@ -65,9 +66,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Hello:
-    """From a stage, in reply: who it is, and how others reach its memory."""
+    """From a rank, in reply: who it is, and how others reach its memory."""
 
-    stage: int
+    rank: int
     pid: int
     version: str
     checksum: str
@@ -77,7 +78,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Peers:
-    """To a stage: how it reaches the others. Its reply is `Ready`."""
+    """To a rank: how it reaches the others. Its reply is `Ready`."""
 
     handles: Sequence[bytes]
     host: str
@@ -86,12 +87,12 @@ class Peers:
 
 @dataclass(frozen=True)
 class Ready:
-    """From a stage: it has reached the others."""
+    """From a rank: it has reached the others."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """To a stage: a stream begins; `chunks` is None while its end is not known."""
+    """To a rank: a stream begins; `chunks` is None while its end is not known."""
 
     number: int
     rules: Rules
@@ -103,18 +104,17 @@ class Begin:
 
 @dataclass(frozen=True)
 class BeginCalls:
-    """To a stage: a stream of calls begins, whose rounds come one by one, until `End`."""
+    """To a rank: a stream of calls begins, whose rounds come one by one, until `End`."""
 
     number: int
     rules: CallRules
     levels: Sequence[NoiseLevel]
     seed: int
-    first_tick: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """To every stage: the next round of calls.
+    """To every rank: the next round of calls.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class Plan:
     old_texts : sequence of int
         Versions that no later round uses.
     clean : ndarray [c, f, h, w], optional
-        To the store only: input of a store pass that follows no denoising.
+        To the rank of the store only: input of a store pass that follows no denoising.
     """
 
     index: int
@@ -141,7 +141,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Over:
-    """From the stage with the cleanest estimate of a round of calls: it is through with it.
+    """From the rank with the cleanest estimate of a round of calls: it is through with it.
 
     `latent` is the one that the round has completed, if any.
     """
@@ -152,7 +152,7 @@ class Over:
 
 @dataclass(frozen=True)
 class Text:
-    """To a stage: cross-attention keys and values of a condition, one [1, l, h, d] a layer."""
+    """To a rank: cross-attention keys and values of a condition, one [1, l, h, d] a layer."""
 
     version: int
     keys: tuple[Tensor, ...]
@@ -161,10 +161,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Enter:
-    """To a stage: the next chunk enters, and so the next round may run.
+    """To a rank: the next chunk enters, and so the next tick begins.
 
-    `levels` are its own where they differ from the stream's; `source`, to the first stage only, is what it
-    starts from where that is not noise alone.
+    `levels` are its own where they differ from the stream's; `source`, to the rank of the first stage only,
+    is what it starts from where that is not noise alone.
     """
 
     chunk: int
@@ -175,16 +175,28 @@ class Enter:
 
 @dataclass(frozen=True)
 class End:
-    """To a stage: the stream has this many chunks; one of calls is over."""
+    """To a rank: the stream has this many chunks; one of calls is over."""
 
     chunks: int
 
 
 @dataclass(frozen=True)
+class NoChunk:
+    """To a rank: the next tick begins, and no chunk enters; those under way go on."""
+
+
+@dataclass(frozen=True)
 class Abort:
-    """To a stage: give up, for this reason."""
+    """To a rank: give up, for this reason."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """From a rank that has nothing to do: a tick in which it will have."""
+
+    tick: int
 
 
 @dataclass(frozen=True)
@@ -198,7 +210,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Round:
-    """From a stage, when the log is kept: a round is over."""
+    """From a rank, when the log is kept: a stage is through with a round."""
 
     number: int
     stage: int
@@ -211,7 +223,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Finished:
-    """From a stage: its part of a stream is over."""
+    """From a rank: its part of a stream is over."""
 
     number: int
     bytes_sent: int
@@ -219,7 +231,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """From a stage: it gives up."""
+    """From a rank: it gives up."""
 
     reason: str
 

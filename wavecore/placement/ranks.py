@@ -1,7 +1,7 @@
-"""Stages that `torchrun` starts, on one machine or many: rank r is stage r, and rank 0 has the session too.
+"""Ranks that `torchrun` starts, on one machine or many; rank 0 has the session too.
 
-The session's process takes connections from the other ranks; the stage of rank 0 is a child of it, as on one
-machine. Ranks meet through the store that `torchrun` serves.
+The session's process takes connections from the other ranks; the work of rank 0 is done by a child of it, as
+on one machine. Ranks meet through the store that `torchrun` serves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wavecore.models.dit import CausalWanDiT
 from wavecore.placement.nursery import Nursery
 from wavecore.placement.protocol import checksum
 
-_ADDRESS = "wavecore/stages"
+_ADDRESS = "wavecore/ranks"
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -41,7 +41,7 @@ def one_machine() -> bool:
 
 
 class Ranks:
-    """The ranks of a job as processes that become stages; see `Nursery`, which has the same calls.
+    """The ranks of a job as processes; see `Nursery`, which has the same calls.
 
     Parameters
     ----------
@@ -66,22 +66,19 @@ class Ranks:
         self._remote: dict[int, tuple[Connection, Callable[[int | None], None]]] = {}
 
     def fork(self, count: int, on_exit: Callable[[int, int | None], None]) -> list[tuple[int, Connection]]:
-        """Take every rank as a stage; returns a number of its own and the connection of each.
+        """Take every rank; returns a number of its own and the connection of each.
 
         Raises
         ------
         UsageError
-            Another number of ranks than of stages.
+            Another number of ranks than `count`.
         WavecoreError
             A rank does not come in time; names it.
         """
         size = int(os.environ["WORLD_SIZE"])
         if size != count:
             self._store.set(_ADDRESS, json.dumps(None))  # so that the others end
-            raise UsageError(
-                f"devices: expected torchrun with {count} processes, one a stage and one for the store, "
-                f"got {size}"
-            )
+            raise UsageError(f"ranks: expected torchrun with {count} processes, got {size}")
         token = secrets.token_hex(16)
         connections: dict[int, tuple[int, Connection]] = {}
         with socket.create_server((socket.gethostbyname(self.host), 0)) as server:
@@ -101,31 +98,31 @@ class Ranks:
                 other, pid, said = json.loads(connection.recv_bytes(256))
                 if hmac.compare_digest(said, token):
                     connections[other] = pid, connection
-        stages = [*self._own.fork(1, on_exit), *(connections[other] for other in range(1, count))]
+        ranks = [*self._own.fork(1, on_exit), *(connections[other] for other in range(1, count))]
         for other, (_, connection) in connections.items():
             self._remote[other] = connection, partial(on_exit, other)
-        return stages
+        return ranks
 
-    def disconnected(self, stage: int) -> None:
-        """The connection of a stage has ended: elsewhere that is all one knows of its end."""
-        if stage in self._remote:
-            _, gone = self._remote.pop(stage)
+    def disconnected(self, rank: int) -> None:
+        """The connection of a rank has ended: elsewhere that is all one knows of its end."""
+        if rank in self._remote:
+            _, gone = self._remote.pop(rank)
             gone(None)
 
     def kill(self, pids: list[int]) -> None:
-        """End stages: the child here, and others by ending their connection."""
+        """End ranks: the child here, and others by ending their connection."""
         self._own.kill(pids)
         for connection, _ in list(self._remote.values()):
             with suppress(OSError):
                 socket.socket(fileno=os.dup(connection.fileno())).shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the stage here."""
+        """End the child here."""
         self._own.close()
 
 
 def serve_rank(dit: CausalWanDiT, timeout: float = 300.0) -> int:
-    """Be the stage of this rank until the session ends; returns the exit code of the process.
+    """Do the work of this rank until the session ends; returns the exit code of the process.
 
     Parameters
     ----------
@@ -141,7 +138,7 @@ def serve_rank(dit: CausalWanDiT, timeout: float = 300.0) -> int:
         raise UsageError("rank: expected a process that torchrun started as rank 1 or above")
     address = _address(timeout)
     if address is None:
-        raise WavecoreError(f"rank {own}: expected rank 0 to take it as a stage, it did not")
+        raise WavecoreError(f"rank {own}: expected rank 0 to take it, it did not")
     host, port, token = address
     try:
         connected = socket.create_connection((host, port), timeout)

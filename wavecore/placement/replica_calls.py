@@ -1,4 +1,4 @@
-"""Calls over replicas, as the process of the session sees them: it says every round to every stage."""
+"""Calls over replicas, as the process of the session sees them: it says every round to every rank."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from wavecore.placement.replicas import Replicas
 from wavecore.rounds import Round, Wavefront
 from wavecore.trace import Trace
 
-_TEXTS = 8  # conditions that the stages keep
+_TEXTS = 8  # conditions that the ranks keep
+_FIRST_TICK = 1  # that of round 0, since the ranks have no other stream
 
 
 class ReplicaCalls(CallPlacement):
-    """Calls whose slots each run in a process of their own.
+    """Calls whose slots run on the ranks of a wavefront.
 
     A round is decided on when the one before it is over at its cleanest estimate, which the others follow at
-    once: late enough for a prompt that came in between, early enough that no stage waits for it.
+    once: late enough for a prompt that came in between, early enough that no rank waits for it.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ class ReplicaCalls(CallPlacement):
     stream : CallStream
     options : ReplicaOptions, optional
     trace : Trace, optional
-        Takes the rounds of every stage.
+        Takes the rounds of every rank.
     nursery : Nursery, optional
         Where processes come from.
     """
@@ -72,7 +73,7 @@ class ReplicaCalls(CallPlacement):
         self._texts: OrderedDict[int, TextContext] = OrderedDict()  # by version, that used last at the end
         self._versions = 0
         self._index = -1
-        begin = protocol.BeginCalls(0, rules, tuple(stream.levels), stream.seed, first_tick=1)
+        begin = protocol.BeginCalls(0, rules, tuple(stream.levels), stream.seed)
         self._replicas._tell_all(begin)
 
     def encode_text(self, features: Tensor) -> TextContext:
@@ -93,8 +94,9 @@ class ReplicaCalls(CallPlacement):
         if clean is None:
             replicas._tell_all(plan)
         else:
-            replicas._tell(plan, *range(self._steps))
-            replicas._tell(replace(plan, clean=clean.numpy()), self._steps)
+            store = replicas.map.rank(self._steps, _FIRST_TICK + self._index)
+            replicas._tell(plan, *(rank for rank in range(replicas.map.ranks) if rank != store))
+            replicas._tell(replace(plan, clean=clean.numpy()), store)
 
     def collect(self) -> Tensor | None:
         """See `CallPlacement.collect`."""
@@ -118,7 +120,7 @@ class ReplicaCalls(CallPlacement):
         self._replicas.close()
 
     def _version(self, text: TextContext) -> int:
-        """Number of a condition, which the stages have then."""
+        """Number of a condition, which the ranks have then."""
         version = next((number for number, known in self._texts.items() if known is text), None)
         if version is None:
             version = self._versions = self._versions + 1

@@ -1,4 +1,4 @@
-"""How the stages of a wavefront exchange keys and values, and what they are called."""
+"""How the ranks of a wavefront share its stages, and how they exchange keys and values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from wavecore import __version__
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import protocol
 from wavecore.placement.exchange import EXCHANGE_MODES, TRANSPORTS, ExchangeMode, Transport
+from wavecore.rounds import StageMap
 
-# A wait polls this long before it sleeps, where every stage has a core of its own: longer than the waits of a
+# A wait polls this long before it sleeps, where every rank has a core of its own: longer than the waits of a
 # wave, since being woken takes 25 us, and milliseconds where a virtual core has gone idle.
 SPIN_US = 20_000.0
 
@@ -21,29 +22,34 @@ Launch = Literal["fork", "torchrun"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOptions:
-    """How stages exchange keys and values.
+    """How ranks share the stages, and how they exchange keys and values.
 
     Attributes
     ----------
+    ranks : int or sequence of sequences of int, optional
+        Processes, each a full model: how many, which take the stages in turn where there are fewer of them
+        than stages; or the stages of each, as `wavecore.plan.Plan.groups` has them. When left out: one for
+        each stage where there are as many cores, else one a core; under `torchrun` as many as it has started.
     mode : "sync", "early" or "paged"
         See `wavecore.placement.exchange.Exchange`.
     transport : "shared" or "gloo"
         Shared memory, or messages over `torch.distributed`.
     generations : int
-        Rounds that may be under way on a stage's pages at once; 1 needs fewest pages.
+        Rounds that may be under way on a rank's pages at once; 1 needs fewest pages.
     timeout : float
-        Seconds after which a wait for another stage is an error.
+        Seconds after which a wait for another rank is an error.
     threads : int
-        Threads of each stage.
+        Threads of each rank.
     cores : sequence of int, optional
-        Cores to pin stages to, in turn. Not pinned when left out.
+        Cores to pin ranks to, in turn. Not pinned when left out.
     launch : "fork" or "torchrun"
-        Who starts the stages: this library, on this machine; or `torchrun`, on any, in which case this is
+        Who starts the ranks: this library, on this machine; or `torchrun`, on any, in which case this is
         its rank 0 and the others run `wavecore.placement.ranks.serve_rank`.
     link_bytes_per_us : float
         Model of a slow link for measurements: copies take their bytes at this rate. 0 is the memory itself.
     """
 
+    ranks: int | Sequence[Sequence[int]] | None = None
     mode: ExchangeMode = "paged"
     transport: Transport = "shared"
     generations: int = 2
@@ -67,31 +73,45 @@ class ReplicaOptions:
         if not self.timeout > 0:
             raise UsageError(f"timeout: expected a number of seconds above 0, got {self.timeout}")
 
-    def spin_us(self, stages: int) -> float:
-        """How long a wait of one of so many stages polls before it sleeps, in microseconds.
+    @property
+    def _cores(self) -> int:
+        """Cores that the ranks have."""
+        return len(os.sched_getaffinity(0)) if self.cores is None else len(set(self.cores))
 
-        Where stages outnumber cores, a stage that polls takes the time of the one that it waits for.
+    def stage_map(self, stages: int) -> StageMap:
+        """Which rank computes which of so many stages, the store among them.
+
+        Raises
+        ------
+        UsageError
+            Ranks that cannot share the stages.
         """
-        cores = len(os.sched_getaffinity(0)) if self.cores is None else len(set(self.cores))
-        return SPIN_US if stages <= cores else 0.0
+        if self.ranks is not None and not isinstance(self.ranks, int):
+            return StageMap.of_groups(self.ranks, stages)
+        if self.ranks is not None:
+            return StageMap(stages, self.ranks)
+        if self.launch == "torchrun":
+            return StageMap(stages, min(stages, int(os.environ.get("WORLD_SIZE", "1"))))
+        return StageMap(stages, min(stages, self._cores))
+
+    def spin_us(self, ranks: int) -> float:
+        """How long a wait of one of so many ranks polls before it sleeps, in microseconds.
+
+        Where ranks outnumber cores, one that polls takes the time of the one that it waits for.
+        """
+        return SPIN_US if ranks <= self._cores else 0.0
 
 
-def rank_name(stage: int, steps: int) -> str:
-    """What a stage is called in errors and in the log."""
-    return f"rank {stage} ({'store' if stage == steps else f'stage {stage}'})"
-
-
-def check_hellos(hellos: Sequence[protocol.Hello], digest: str) -> None:
-    """Refuse stages that do not run the same version with the same weights.
+def check_hellos(hellos: Sequence[protocol.Hello], map: StageMap, digest: str) -> None:
+    """Refuse ranks that do not run the same version with the same weights.
 
     Raises
     ------
     WavecoreError
         Names the rank.
     """
-    steps = len(hellos) - 1
     for hello in hellos:
-        name = rank_name(hello.stage, steps)
+        name = map.name(hello.rank)
         if hello.version != __version__:
             raise WavecoreError(f"{name}: expected wavecore {__version__}, got {hello.version}")
         if hello.checksum != digest:

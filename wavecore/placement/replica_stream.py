@@ -45,7 +45,7 @@ class ReplicaStream:
 
     @property
     def wants_chunk(self) -> bool:
-        """Whether another chunk may enter: no more are under way than keep every stage busy."""
+        """Whether another chunk may enter: no more are under way than keep every rank busy."""
         replicas = self._replicas
         if self._ended or (self.chunks is not None and self.entered >= self.chunks):
             return False
@@ -75,21 +75,22 @@ class ReplicaStream:
         """
         replicas = self._replicas
         replicas.check()
-        if not self._begun:
-            self.first_tick = replicas._next_tick
-            replicas._tell_all(
-                protocol.Begin(self.number, self.rules, self.levels, self.seed, self.first_tick, self.chunks)
-            )
-            self._begun = True
-        if version not in self._versions:
-            self._versions.add(version)
-            replicas._tell_all(protocol.Text(version, text.keys, text.values))
-        entering = protocol.Enter(self.entered, version, levels)
-        if source is None:
-            replicas._tell_all(entering)
-        else:
-            replicas._tell(replace(entering, source=source.numpy()), 0)
-            replicas._tell(entering, *range(1, replicas.shape.stages))
+        with replicas._ticks.entering() as tick:
+            if not self._begun:
+                self.first_tick, self._begun = tick, True
+                replicas._tell_all(
+                    protocol.Begin(self.number, self.rules, self.levels, self.seed, tick, self.chunks)
+                )
+            if version not in self._versions:
+                self._versions.add(version)
+                replicas._tell_all(protocol.Text(version, text.keys, text.values))
+            entering = protocol.Enter(self.entered, version, levels)
+            if source is None:
+                replicas._tell_all(entering)
+            else:
+                first = replicas.map.rank(0, tick)
+                replicas._tell(replace(entering, source=source.numpy()), first)
+                replicas._tell(entering, *(rank for rank in range(replicas.map.ranks) if rank != first))
         self.entered += 1
         if self.entered == self.chunks:
             self._leave()
@@ -99,15 +100,16 @@ class ReplicaStream:
         if self._ended:
             return
         self.chunks = self.entered
-        if self._begun:
-            self._replicas._tell_all(protocol.End(self.entered))
-        self._leave()
+        self._leave(protocol.End(self.entered))
 
-    def _leave(self) -> None:
+    def _leave(self, last: protocol.End | None = None) -> None:
         """Give way to the next stream, whose first round follows right after."""
         self._ended = True
+        if self._begun:
+            with self._replicas._ticks.leaving():
+                if last is not None:
+                    self._replicas._tell_all(last)
         with self._replicas._lock:
-            self._replicas._next_tick += self.entered
             self._replicas._waiting.remove(self)
             self._replicas._lock.notify_all()
 
@@ -120,7 +122,7 @@ class ReplicaStream:
         Raises
         ------
         WavecoreError
-            A stage has ended; names it.
+            A rank has ended; names it.
         """
         replicas = self._replicas
         with replicas._lock:

@@ -1,4 +1,4 @@
-"""Wave parallelism: a full model per denoising stage, and one for the store pass, each in its own process."""
+"""Wave parallelism: the stages of a wavefront on ranks, each a process with a full model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from wavecore.cache import PoolSize
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import protocol
-from wavecore.placement.exchange import Job
+from wavecore.placement.exchange import pool_sizes
 from wavecore.placement.nursery import Nursery, how_it_ended
-from wavecore.placement.replica_options import ReplicaOptions, check_hellos, rank_name
+from wavecore.placement.replica_options import ReplicaOptions, check_hellos
 from wavecore.placement.replica_stream import ReplicaPlacement, ReplicaStream
 from wavecore.placement.segment import Layout, StreamShape
-from wavecore.placement.shared import pool_sizes
+from wavecore.placement.ticks import Ticks
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.trace import Trace
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicaOptions", "ReplicaPlacement", "ReplicaStream", "Replicas"]
 
-_GRACE = 5.0  # seconds that stages have to end by themselves after one has failed
+_GRACE = 5.0  # seconds that ranks have to end by themselves after one has failed
 
 
 class Replicas:
@@ -51,14 +51,16 @@ class Replicas:
         Of a latent frame.
     options : ReplicaOptions, optional
     trace : Trace, optional
-        Takes the rounds of every stage, and each publication, wait and attention in them.
+        Takes the rounds of every rank, and each publication, wait and attention in them.
     nursery : Nursery, optional
         Where processes come from, when several `Replicas` follow each other; else one is made.
     pool : PoolSize, optional
-        Pages of every stage, for one stream of calls (see `ReplicaCalls`) in place of streams of `rules`.
+        Pages of every rank, for one stream of calls (see `ReplicaCalls`) in place of streams of `rules`.
 
     Attributes
     ----------
+    map : StageMap
+        Which rank computes which stage.
     over : dict of int to ndarray or None
         Rounds of calls that are so far over that the next one is wanted, by number, with what they completed.
     """
@@ -78,9 +80,11 @@ class Replicas:
         if weight.device.type != "cpu":
             raise UsageError(f"placement: expected a model on the cpu for replicas, got {weight.device}")
         self.rules, self.steps = rules, rules.steps
+        self.map = map = options.stage_map(rules.steps + 1)
         config = dit.config
         self.shape = StreamShape(
-            rules.steps + 1,
+            map.stages,
+            map.ranks,
             config.layers,
             dit.tokens_per_frame(*latent[1:]),
             config.heads,
@@ -90,8 +94,7 @@ class Replicas:
             weight.dtype,
         )
         staging = options.generations if options.mode == "early" else 0
-        stages = rules.steps + 1
-        sizes = pool_sizes(Job(rules, 1, options.generations), None) if pool is None else [pool] * stages
+        sizes = pool_sizes(rules, map, options.generations) if pool is None else [pool] * map.ranks
         self.over: dict[int, NDArray[np.float32] | None] = {}
         self.layouts = [Layout(self.shape, size, staging) for size in sizes]
         self.trace = trace
@@ -103,15 +106,13 @@ class Replicas:
         self._streams: dict[int, ReplicaStream] = {}
         self._waiting: deque[ReplicaStream] = deque()
         self._number = 0
-        self._next_tick = 1
+        self._ticks = Ticks(rules.steps, lambda: self._tell_all(protocol.NoChunk()))
         self._closed = False
         self._own_nursery = nursery is None
         self._nursery: Nursery | Ranks = nursery or self._origin(dit)
-        self._handshakes: list[queue.SimpleQueue[Any]] = [
-            queue.SimpleQueue() for _ in range(self.shape.stages)
-        ]
+        self._handshakes: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(map.ranks)]
         try:
-            children = self._nursery.fork(self.shape.stages, self._on_exit)
+            children = self._nursery.fork(map.ranks, self._on_exit)
         except BaseException:
             self.close()
             raise
@@ -128,7 +129,7 @@ class Replicas:
     # -- start ---------------------------------------------------------------------------
 
     def _origin(self, dit: CausalWanDiT) -> Nursery | Ranks:
-        """Where the processes of the stages come from."""
+        """Where the processes of the ranks come from."""
         if self.options.launch == "fork":
             return Nursery(dit)
         from wavecore.placement.ranks import Ranks, one_machine
@@ -138,16 +139,17 @@ class Replicas:
         return Ranks(dit, self.options.timeout)
 
     def _meet(self) -> None:
-        """Set up every stage and make them known to each other."""
+        """Set up every rank and make them known to each other."""
         options = self.options
-        spin = options.spin_us(self.shape.stages)
-        for stage, connection in enumerate(self._connections):
-            reader = threading.Thread(target=self._listen, args=(stage, connection), daemon=True)
+        spin = options.spin_us(self.map.ranks)
+        for rank, connection in enumerate(self._connections):
+            reader = threading.Thread(target=self._listen, args=(rank, connection), daemon=True)
             self._readers.append(reader)
             reader.start()
-            core = None if options.cores is None else options.cores[stage % len(options.cores)]
+            core = None if options.cores is None else options.cores[rank % len(options.cores)]
             setup = protocol.Setup(
-                stage,
+                rank,
+                self.map,
                 options.mode,
                 options.transport,
                 options.generations,
@@ -159,43 +161,42 @@ class Replicas:
                 spin,
                 options.link_bytes_per_us,
             )
-            self._tell(setup, stage)
-        hellos = [self._reply(stage) for stage in range(self.shape.stages)]
-        check_hellos(hellos, self._nursery.checksum)
+            self._tell(setup, rank)
+        hellos = [self._reply(rank) for rank in range(self.map.ranks)]
+        check_hellos(hellos, self.map, self._nursery.checksum)
         peers = protocol.Peers([hello.handle for hello in hellos], self._nursery.host, hellos[0].port)
         self._tell_all(peers)
-        for stage in range(self.shape.stages):
-            self._reply(stage)
+        for rank in range(self.map.ranks):
+            self._reply(rank)
 
-    def _reply(self, stage: int) -> Any:
+    def _reply(self, rank: int) -> Any:
         deadline = time.monotonic() + self.options.timeout
         while True:
             with suppress(queue.Empty):
-                return self._handshakes[stage].get(timeout=0.1)
+                return self._handshakes[rank].get(timeout=0.1)
             self.check()
             if time.monotonic() > deadline:
                 raise WavecoreError(
-                    f"{rank_name(stage, self.steps)}: expected it within "
-                    f"{self.options.timeout:g} s, it did not come"
+                    f"{self.map.name(rank)}: expected it within {self.options.timeout:g} s, it did not come"
                 )
 
     # -- messages ------------------------------------------------------------------------
 
-    def _tell(self, message: Any, *stages: int) -> None:
-        """Send a message to some stages."""
+    def _tell(self, message: Any, *ranks: int) -> None:
+        """Send a message to some ranks."""
         data = protocol.encode(message)
-        for stage in stages:
-            with suppress(OSError), self._sending[stage]:
-                self._connections[stage].send_bytes(data)
+        for rank in ranks:
+            with suppress(OSError), self._sending[rank]:
+                self._connections[rank].send_bytes(data)
 
     def _tell_all(self, message: Any) -> None:
-        self._tell(message, *range(self.shape.stages))
+        self._tell(message, *range(self.map.ranks))
 
     def _abort(self, reason: str) -> None:
-        """Have every stage end, also one that waits for another and reads no message."""
+        """Have every rank end, also one that waits for another and reads no message."""
         data = protocol.encode(protocol.Abort(reason))
         for connection, sending in zip(self._connections, self._sending, strict=True):
-            # A stage that stands still may leave no room for the reason.
+            # A rank that stands still may leave no room for the reason.
             if sending.acquire(timeout=0.1):
                 with suppress(OSError):
                     if select.select([], [connection], [], 0.1)[1]:
@@ -204,40 +205,42 @@ class Replicas:
             with suppress(OSError):
                 protocol.hang_up(connection)
 
-    def _listen(self, stage: int, connection: Connection) -> None:
+    def _listen(self, rank: int, connection: Connection) -> None:
         while True:
             try:
                 message = protocol.receive(connection)
             except (EOFError, OSError):
-                self._nursery.disconnected(stage)
+                self._nursery.disconnected(rank)
                 return
             match message:
                 case protocol.Hello() | protocol.Ready():
-                    self._handshakes[stage].put(message)
+                    self._handshakes[rank].put(message)
                 case protocol.Complete(number, chunk, latent):
                     with self._lock:
                         if number in self._streams:
                             self._streams[number]._complete[chunk] = torch.from_numpy(latent)
                         self._lock.notify_all()
+                case protocol.Wanted(tick):
+                    self._ticks.wanted(tick)
                 case protocol.Over(index, made):
                     with self._lock:
                         self.over[index] = made
                         self._lock.notify_all()
                 case protocol.Finished(number, sent):
                     with self._lock:
-                        self.bytes_sent.setdefault(number, {})[stage] = sent
+                        self.bytes_sent.setdefault(number, {})[rank] = sent
                         self._lock.notify_all()
                 case protocol.Failed(reason):
                     with self._lock:
-                        self._said[stage] = reason
+                        self._said[rank] = reason
                         self._lock.notify_all()
                 case protocol.Round():
-                    self._log(message)
+                    self._log(rank, message)
 
-    def _log(self, over: protocol.Round) -> None:
+    def _log(self, rank: int, over: protocol.Round) -> None:
         if self.trace is None:
             return
-        track = rank_name(over.stage, self.steps)
+        track = self.map.name(rank)
         self.trace.record(
             "round",
             time=over.begin,
@@ -263,36 +266,34 @@ class Replicas:
 
     # -- failure -------------------------------------------------------------------------
 
-    def _on_exit(self, stage: int, status: int | None) -> None:
+    def _on_exit(self, rank: int, status: int | None) -> None:
         with self._lock:
-            self._exited[stage] = status
+            self._exited[rank] = status
             self._lock.notify_all()
             if self._closed or self._failure is not None:
                 return
-            self._failure = self._reason(stage, status)
+            self._failure = self._reason(rank, status)
         threading.Thread(target=self._end_all, daemon=True).start()
 
-    def _reason(self, stage: int, status: int | None) -> str:
-        name = (
-            f"{rank_name(stage, self.steps)}, process {self._pids[stage] if hasattr(self, '_pids') else '?'}"
-        )
-        if stage in self._said:
-            return f"{name}: {self._said[stage]}"
+    def _reason(self, rank: int, status: int | None) -> str:
+        name = f"{self.map.name(rank)}, process {self._pids[rank] if hasattr(self, '_pids') else '?'}"
+        if rank in self._said:
+            return f"{name}: {self._said[rank]}"
         return f"{name}: {how_it_ended(status)}"
 
     def _end_all(self) -> None:
-        """Ask the stages that are left to end, then end them."""
+        """Ask the ranks that are left to end, then end them."""
         assert self._failure is not None
         self._abort(self._failure)
         with self._lock:
-            self._lock.wait_for(lambda: len(self._exited) == self.shape.stages, timeout=_GRACE)
-            left = [pid for stage, pid in enumerate(self._pids) if stage not in self._exited]
+            self._lock.wait_for(lambda: len(self._exited) == self.map.ranks, timeout=_GRACE)
+            left = [pid for rank, pid in enumerate(self._pids) if rank not in self._exited]
             self._lock.notify_all()
         if left:
             self._nursery.kill(left)
 
     def check(self) -> None:
-        """Raise the error that has ended the stages, if any."""
+        """Raise the error that has ended the ranks, if any."""
         if self._failure is not None:
             raise WavecoreError(self._failure)
         if self._closed:
@@ -305,16 +306,16 @@ class Replicas:
 
     @property
     def pids(self) -> list[int]:
-        """Process of each stage."""
+        """Process of each rank."""
         return list(self._pids)
 
     @property
     def failed(self) -> bool:
-        """Whether a stage has ended that should not have."""
+        """Whether a rank has ended that should not have."""
         return self._failure is not None
 
     def close(self) -> None:
-        """End the stages. Streams that are not over are given up."""
+        """End the ranks. Streams that are not over are given up."""
         with self._lock:
             if self._closed:
                 return
@@ -328,7 +329,7 @@ class Replicas:
                 self._tell_all(None)
         with self._lock:
             self._lock.wait_for(lambda: len(self._exited) == len(pids), timeout=0.5 if self._streams else 2.0)
-            left = [pid for stage, pid in enumerate(pids) if stage not in self._exited]
+            left = [pid for rank, pid in enumerate(pids) if rank not in self._exited]
         if left:
             self._nursery.kill(left)
             with self._lock:
@@ -356,7 +357,7 @@ class Replicas:
         Raises
         ------
         UsageError
-            Its rounds need more than the stages have room for.
+            Its rounds need more than the ranks have room for.
         """
         self.check()
         if rules.steps != self.steps or rules.chunk_frames > self.shape.chunk_frames:
@@ -365,12 +366,12 @@ class Replicas:
                 f"a chunk, got {rules.steps} and {rules.chunk_frames}"
             )
         if rules != self.rules:
-            needed = pool_sizes(Job(rules, 1, self.options.generations), chunks)
-            for stage, (need, layout) in enumerate(zip(needed, self.layouts, strict=True)):
+            needed = pool_sizes(rules, self.map, self.options.generations, chunks)
+            for rank, (need, layout) in enumerate(zip(needed, self.layouts, strict=True)):
                 if need.pages > layout.pool.pages or need.unroped_pages > layout.pool.unroped_pages:
                     raise UsageError(
                         f"stream: expected at most {layout.pool.pages} pages at "
-                        f"{rank_name(stage, self.steps)}, got {need.pages}"
+                        f"{self.map.name(rank)}, got {need.pages}"
                     )
         with self._lock:
             stream = ReplicaStream(self, self._number, rules, levels, seed, chunks)

@@ -1,4 +1,4 @@
-"""The memory that one stage shares with the others: counters, mailboxes, pages."""
+"""The memory that one rank shares with the others: counters, mailboxes, pages."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from wavecore.cache import PoolSize
 
 ALIGNMENT = 4096
 FLAG_BYTES = 128  # as in csrc/scheduler/driver.h
+# Latents that a rank has taken in a tick were sent in the one before. With the credits of two generations, a
+# mailbox is free again after three ticks.
+MAILBOXES = 3
 
 
 def aligned(count: int) -> int:
@@ -31,6 +34,8 @@ class StreamShape:
     ----------
     stages : int
         Denoising stages and the store.
+    ranks : int
+        That compute them.
     layers, page_tokens, heads, head_dim : int
         Of a page, which is one latent frame in every layer.
     chunk_frames : int
@@ -42,6 +47,7 @@ class StreamShape:
     """
 
     stages: int
+    ranks: int
     layers: int
     page_tokens: int
     heads: int
@@ -67,13 +73,13 @@ class StreamShape:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything lies in the segment of one stage, as offsets in bytes.
+    """Where everything lies in the segment of one rank, as offsets in bytes.
 
     Parameters
     ----------
     shape : StreamShape
     pool : PoolSize
-        Pages of this stage.
+        Pages of this rank.
     staging : int
         Generations of a buffer in which keys and values arrive, for an exchange that does not write to pages.
     """
@@ -82,38 +88,28 @@ class Layout:
     pool: PoolSize
     staging: int = 0
 
-    def _flags(self, block: int, peer: int) -> int:
-        return FLAG_BYTES * self.shape.layers * (block * self.shape.stages + peer)
+    def ready(self, stage: int, rank: int) -> int:
+        """Counters of the layers that a rank has sent here of a stage."""
+        return FLAG_BYTES * self.shape.layers * (stage * self.shape.ranks + rank)
 
-    def ready(self, source: int) -> int:
-        """Counters of the layers that stage `source` has sent here."""
-        return self._flags(0, source)
+    def credit(self, rank: int) -> int:
+        """Counters of the layers that a rank has read of what this one sent."""
+        return self.ready(self.shape.stages, rank)
 
-    def credit(self, target: int) -> int:
-        """Counters of the layers that stage `target` has read of what this stage sent."""
-        return self._flags(1, target)
+    def latent_ready(self, stage: int, rank: int) -> int:
+        """Counter of the latents that a rank has sent here for a stage."""
+        return self.credit(self.shape.ranks) + FLAG_BYTES * (stage * self.shape.ranks + rank)
 
-    @property
-    def latent_ready(self) -> int:
-        """Counter of the latents that the stage before has sent here."""
-        return self._flags(2, 0)
+    def mailbox(self, stage: int, tick: int) -> int:
+        """Latents for a stage that are sent in a tick."""
+        number = stage * MAILBOXES + tick % MAILBOXES
+        return aligned(self.latent_ready(self.shape.stages, 0)) + number * aligned(self.shape.latent_bytes)
 
-    @property
-    def latent_credit(self) -> int:
-        """Counter of the latents that the stage after has taken."""
-        return self.latent_ready + FLAG_BYTES
-
-    def mailbox(self, tick: int) -> int:
-        """Latents that arrive in the round `tick`; two rounds alternate."""
-        return aligned(self.latent_credit + FLAG_BYTES) + tick % 2 * aligned(self.shape.latent_bytes)
-
-    def arrival(self, source: int, tick: int) -> int:
-        """Buffer for what `source` sends in the round `tick`: layers, each keys then values."""
-        return self.mailbox(0) + 2 * aligned(self.shape.latent_bytes) + self._buffer(source, tick)
-
-    def _buffer(self, source: int, tick: int) -> int:
+    def arrival(self, stage: int, tick: int) -> int:
+        """Buffer for what is sent here of a stage in a tick: layers, each keys then values."""
         generation = tick % self.staging if self.staging else 0
-        return (generation * self.shape.stages + source) * self.shape.layers * self.buffer_stride
+        number = (generation * self.shape.stages + stage) * self.shape.layers
+        return self.mailbox(self.shape.stages, 0) + number * self.buffer_stride
 
     @cached_property
     def buffer_stride(self) -> int:

@@ -1,37 +1,37 @@
-"""Exchange through memory that the stages share: one-sided copies and counters, by the stream scheduler."""
+"""Exchange through memory that the ranks share: one-sided copies and counters, by the stream scheduler."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wavecore.cache import PagePool, PageView, PoolSize, pages_used
-from wavecore.placement.exchange import ExchangeMode, Job, PagesOf, PagesThere, Stream, runs
+from wavecore.cache import PageView
+from wavecore.placement.exchange import Arrival, ExchangeMode, Target, runs
 from wavecore.placement.segment import Layout, tensor_at
-from wavecore.rounds import Round, Slot
+from wavecore.rounds import Slot, StageMap
 
 _WRAP = 1 << 32
 Copies = list[tuple[int, int, int, int, int]]  # from, its stride, to, its stride, bytes
 
 
 class SharedExchange:
-    """One stage's side of the exchange.
+    """One rank's side of the exchange.
 
     Parameters
     ----------
     driver : wavecore._native.Driver
-    stage : int
+    rank : int
+    map : StageMap
     layouts : list of Layout
-        Of the segment of every stage.
+        Of the segment of every rank.
     segments : list of int
-        Address of the segment of every stage in this process.
+        Address of the segment of every rank in this process.
     mode : "sync", "early" or "paged"
     generations : int
-        See `wavecore.rounds.Stage`.
+        Rounds that may be under way on the pages of a rank.
     timeout : float
         Seconds after which a wait is an error.
     record : bool
@@ -41,7 +41,8 @@ class SharedExchange:
     def __init__(
         self,
         driver: Any,
-        stage: int,
+        rank: int,
+        map: StageMap,
         layouts: list[Layout],
         segments: list[int],
         mode: ExchangeMode,
@@ -51,119 +52,102 @@ class SharedExchange:
     ) -> None:
         from wavecore._native import Scheduler
 
-        self._driver, self._stage, self._layouts, self._segments = driver, stage, layouts, segments
-        self._mode, self._generations = mode, generations
+        self._rank, self._layouts, self._segments, self._mode = rank, layouts, segments, mode
         self._shape = layouts[0].shape
-        self._jobs: deque[Stream] = deque(maxlen=3)
-        self._there: dict[int, PagesThere] = {}
-        own = layouts[stage]
-        here = segments[stage]
-        self._scheduler = Scheduler(driver, self._shape.layers, generations, timeout, record)
-        self._out = {
-            other: self._scheduler.add_outgoing(
-                f"stage {other}", segments[other] + layouts[other].ready(stage), here + own.credit(other)
-            )
-            for other in range(stage)
-        }
-        self._in = {
-            other: self._scheduler.add_incoming(
-                f"stage {other}", here + own.ready(other), segments[other] + layouts[other].credit(stage)
-            )
-            for other in range(stage + 1, self._shape.stages)
-        }
-        self._edge_names = {edge: (stage, other) for other, edge in self._out.items()}
-        self._edge_names |= {edge: (other, stage) for other, edge in self._in.items()}
-        self._inbox: Any = None
-        self._outbox: Any = None
-        if stage > 0:
-            self._inbox = Scheduler(driver, 1, 2, timeout)
-            before = segments[stage - 1] + layouts[stage - 1].latent_credit
-            self._inbox.add_incoming(f"stage {stage - 1}", here + own.latent_ready, before)
-        if stage + 1 < self._shape.stages:
-            self._outbox = Scheduler(driver, 1, 2, timeout)
-            after = segments[stage + 1] + layouts[stage + 1].latent_ready
-            self._outbox.add_outgoing(f"stage {stage + 1}", after, here + own.latent_credit)
+        self._own, self._here = layouts[rank], segments[rank]
+        self._scheduler = scheduler = Scheduler(driver, self._shape.layers, generations, timeout, record)
+        self._mail = Scheduler(driver, 1, 2, timeout)
+        self._out: dict[tuple[int, int], int] = {}  # edges, by stage and rank
+        self._in: dict[tuple[int, int], int] = {}
+        self._mail_out: dict[tuple[int, int], int] = {}
+        self._mail_in: dict[tuple[int, int], int] = {}
+        for other in range(map.ranks):
+            if other == rank:
+                continue
+            there, layout, name = segments[other], layouts[other], map.name(other)
+            credit = self._here + self._own.credit(other)
+            scheduler.add_credit(there + layout.credit(rank))
+            for stage in map.stages_of(rank):
+                if map.sends(rank, other):
+                    ready = there + layout.ready(stage, rank)
+                    self._out[stage, other] = scheduler.add_outgoing(name, ready, credit)
+                ready = self._here + self._own.latent_ready(stage, other)
+                self._mail_in[stage, other] = self._mail.add_incoming(name, ready)
+            for stage in map.stages_of(other):
+                if map.sends(other, rank):
+                    ready = self._here + self._own.ready(stage, other)
+                    self._in[stage, other] = scheduler.add_incoming(name, ready)
+                ready = there + layout.latent_ready(stage, rank)
+                self._mail_out[stage, other] = self._mail.add_outgoing(name, ready, credit)
+        self._edges: dict[int, tuple[int, int]] = {}  # of the slot at work, for the log
 
-    # -- streams -------------------------------------------------------------------------
-
-    def start(self, job: Stream, pool: PagePool, pages_of: PagesOf) -> None:
-        """Begin a stream."""
-        self._jobs.append(job)
-        self._pages_of = pages_of
-        self._there = {
-            other: job.pages_there(other, self._layouts[other].pool, pages_of) for other in self._out
-        }
-
-    def _was_at_work(self, stage: int, tick: int) -> bool:
-        return any(job.at_work(stage, tick) for job in self._jobs)
+    def expect(self, tick: int, arrivals: Sequence[Arrival]) -> None:
+        """Begin a tick: nothing is to be said, others write by themselves."""
 
     # -- latents -------------------------------------------------------------------------
 
-    def latent(self, tick: int, frames: int) -> Tensor:
-        """What the stage before made in the round before `tick`."""
+    def latent(self, tick: int, stage: int, rank: int, frames: int) -> Tensor:
+        """What `rank` has handed on for a stage in the tick before."""
         sent = tick - 1
-        self._inbox.begin(sent % _WRAP, [], [(0, [])])
-        self._inbox.gate(0)
-        address = self._segments[self._stage] + self._layouts[self._stage].mailbox(sent)
+        self._mail.begin(sent % _WRAP, [], [(self._mail_in[stage, rank], [])])
+        self._mail.gate(0)
         channels, height, width = self._shape.latent
-        latent = tensor_at(address, (channels, frames, height, width), torch.float32).clone()
-        self._inbox.attended(0)
-        return latent
+        address = self._here + self._own.mailbox(stage, sent)
+        return tensor_at(address, (channels, frames, height, width), torch.float32).clone()
 
-    def no_latent(self, tick: int) -> None:
-        """The stage before has made nothing: what it makes in the round after next may come."""
-        if self._inbox is not None:
-            self._inbox.begin((tick - 1) % _WRAP, [], [])
-            self._inbox.attended(0)
-
-    def hand_on(self, tick: int, latent: Tensor) -> None:
-        """Give a latent to the stage after this one."""
+    def hand_on(self, tick: int, stage: int, rank: int, latent: Tensor) -> None:
+        """Give `rank` a latent for a stage."""
         latent = latent.float().contiguous()
-        after = self._stage + 1
-        target = self._segments[after] + self._layouts[after].mailbox(tick)
+        target = self._segments[rank] + self._layouts[rank].mailbox(stage, tick)
         copy = (latent.data_ptr(), 0, target, 0, latent.numel() * 4)
-        # The stage after takes what was sent in a round in the round after that.
-        needs_credit = self._was_at_work(after, tick - 1)
-        self._outbox.begin(tick % _WRAP, [(0, needs_credit, [copy])], [])
-        self._outbox.publish(0)
-        self._outbox.drain(0)  # the tensor goes with this call
+        self._mail.begin(tick % _WRAP, [(self._mail_out[stage, rank], [copy])], [])
+        self._mail.publish(0)
+        self._mail.drain(0)  # the tensor goes with this call
 
     # -- keys and values -----------------------------------------------------------------
 
-    def begin(self, tick: int, index: int, round: Round, pages: PageView | None) -> None:
-        """Begin round `index` of the stream, which is `tick` of all streams."""
-        job = self._jobs[-1]
-        own = job.own(self._stage, round)
-        outgoing = []
-        for other, edge in self._out.items():
-            if own is None or pages is None or not job.takes(other, self._stage, tick):
-                continue
-            needs_credit = self._was_at_work(other, tick - self._generations)
-            outgoing.append((edge, needs_credit, self._outgoing(own, pages, other, index, tick)))
-        incoming = [
-            (self._in[slot.stage], self._unpack(slot, tick)) for slot in round.slots if slot is not own
-        ]
-        self._scheduler.begin(tick % _WRAP, outgoing, incoming)
+    def begin(
+        self,
+        tick: int,
+        slot: Slot | None,
+        pages: PageView | None,
+        targets: Sequence[Target],
+        arrivals: Sequence[Arrival],
+        last: bool,
+    ) -> None:
+        """Begin a slot of a tick."""
+        self._edges.clear()
+        outgoing, incoming = [], []
+        if slot is not None and pages is not None:
+            for target in targets:
+                edge = self._out[slot.stage, target.rank]
+                self._edges[edge] = slot.stage, target.reader
+                outgoing.append((edge, self._outgoing(slot, pages, target, tick)))
+        for arrival in arrivals:
+            source = arrival.slot.stage
+            edge = self._in[source, arrival.rank]
+            self._edges[edge] = source, source if slot is None else slot.stage
+            incoming.append((edge, self._unpack(arrival, tick)))
+        self._scheduler.begin(tick % _WRAP, outgoing, incoming, last)
 
-    def _outgoing(self, own: Slot, pages: PageView, other: int, index: int, tick: int) -> Copies:
-        layout, there = self._layouts[other], self._segments[other]
-        slot, page_ids, unroped_ids = self._there[other](index, own)
-        source = pages.unroped_ids if own.keep_unroped else pages.write_ids
+    def _outgoing(self, slot: Slot, pages: PageView, target: Target, tick: int) -> Copies:
+        layout, there = self._layouts[target.rank], self._segments[target.rank]
+        source = pages.unroped_ids if slot.keep_unroped else pages.write_ids
         assert source is not None
         keys, values = source[0].tolist(), pages.write_ids[0].tolist()
         if self._mode == "early":
-            start = there + layout.arrival(self._stage, tick)
-            stride, half = layout.buffer_stride, own.frames * self._shape.page_bytes
+            start = there + layout.arrival(slot.stage, tick)
+            stride, half = layout.buffer_stride, slot.frames * self._shape.page_bytes
             page = self._shape.page_bytes
-            to_keys = [(start + i * page, stride) for i in range(own.frames)]
-            to_values = [(start + half + i * page, stride) for i in range(own.frames)]
-            return self._joined(own.keep_unroped, keys, values, to_keys, to_values)
-        to_values = [(there + layout.values(page), layout.page_stride) for page in page_ids]
+            to_keys = [(start + i * page, stride) for i in range(slot.frames)]
+            to_values = [(start + half + i * page, stride) for i in range(slot.frames)]
+            return self._joined(slot.keep_unroped, keys, values, to_keys, to_values)
+        to_values = [(there + layout.values(page), layout.page_stride) for page in target.pages]
         if slot.keep_unroped:
-            to_keys = [(there + layout.unroped(page), layout.unroped_stride) for page in unroped_ids]
+            to_keys = [(there + layout.unroped(page), layout.unroped_stride) for page in target.unroped]
         else:
-            to_keys = [(there + layout.keys(page), layout.page_stride) for page in page_ids]
-        return self._joined(own.keep_unroped, keys, values, to_keys, to_values)
+            to_keys = [(there + layout.keys(page), layout.page_stride) for page in target.pages]
+        return self._joined(slot.keep_unroped, keys, values, to_keys, to_values)
 
     def _joined(
         self,
@@ -173,7 +157,7 @@ class SharedExchange:
         to_keys: list[tuple[int, int]],
         to_values: list[tuple[int, int]],
     ) -> Copies:
-        here, own, page = self._segments[self._stage], self._layouts[self._stage], self._shape.page_bytes
+        here, own, page = self._here, self._own, self._shape.page_bytes
         copies: Copies = []
         for ids, at, stride, targets in (
             (
@@ -190,18 +174,17 @@ class SharedExchange:
                 copies.append((here + at(source), stride, first + target * page, to_stride, count * page))
         return copies
 
-    def _unpack(self, slot: Slot, tick: int) -> Copies:
-        """From the buffer in which a stage's keys and values arrived to its pages here."""
+    def _unpack(self, arrival: Arrival, tick: int) -> Copies:
+        """From the buffer in which a slot's keys and values arrived to its pages here."""
         if self._mode != "early":
             return []
-        here, own, page = self._segments[self._stage], self._layouts[self._stage], self._shape.page_bytes
-        start, stride = here + own.arrival(slot.stage, tick), own.buffer_stride
-        page_ids, unroped_ids = self._pages_of(slot)
-        if slot.keep_unroped:
-            keys = [(own.unroped(i), own.unroped_stride) for i in unroped_ids]
+        here, own, page = self._here, self._own, self._shape.page_bytes
+        start, stride = here + own.arrival(arrival.slot.stage, tick), own.buffer_stride
+        if arrival.slot.keep_unroped:
+            keys = [(own.unroped(i), own.unroped_stride) for i in arrival.unroped]
         else:
-            keys = [(own.keys(i), own.page_stride) for i in page_ids]
-        values = [(own.values(i), own.page_stride) for i in page_ids]
+            keys = [(own.keys(i), own.page_stride) for i in arrival.pages]
+        values = [(own.values(i), own.page_stride) for i in arrival.pages]
         return [
             (start + i * page, stride, here + at, to_stride, page)
             for i, (at, to_stride) in enumerate(keys + values)
@@ -227,9 +210,8 @@ class SharedExchange:
 
     def cancel(self, reason: str) -> None:
         """End every wait with an error, from any thread."""
-        for scheduler in (self._scheduler, self._inbox, self._outbox):
-            if scheduler is not None:
-                scheduler.cancel(reason)
+        self._scheduler.cancel(reason)
+        self._mail.cancel(reason)
 
     @property
     def bytes_sent(self) -> int:
@@ -240,7 +222,7 @@ class SharedExchange:
         """What happened since the last call: publications, waits and attentions, with layer and edge."""
         kept: list[Mapping[str, Any]] = []
         for step, edge, layer, tick, begin, end, written in self._scheduler.take_records():
-            source, target = self._edge_names.get(edge, (None, None))
+            source, target = self._edges.get(edge, (None, None))
             kept.append(
                 {
                     "step": step,
@@ -254,16 +236,3 @@ class SharedExchange:
                 }
             )
         return kept
-
-
-def pool_sizes(job: Job, chunks: int | None) -> list[PoolSize]:
-    """Pages of every stage for a stream, found by running its table over the rounds."""
-    settled = job.rules.settled() + job.generations + 1
-    count = settled if chunks is None else min(chunks, settled)
-    return [
-        pages_used(
-            stage.round(index, count if chunks is not None and chunks <= settled else None)
-            for index in stage.span(count)
-        )
-        for stage in job.stages
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from wavecore.control.streaming import partition
@@ -11,7 +11,7 @@ from wavecore.errors import UsageError
 from wavecore.plan.costs import GIB, Device, LinearCost, Model
 from wavecore.plan.problem import Assignment, Plan, Problem
 from wavecore.plan.simulate import simulate
-from wavecore.rounds import Sequential, StreamBatch, Wavefront
+from wavecore.rounds import Sequential, StageMap, StreamBatch, Wavefront
 
 
 def plans(
@@ -154,46 +154,73 @@ def _simple(
 # -- wave parallelism and its mixtures ---------------------------------------------------
 
 
-Groups = Sequence[tuple[tuple[int, ...], int]]  # stages that share a device, and how many devices share them
-Cuts = Sequence[
-    tuple[int | None, float]
-]  # the decoder's parts in order: their group, or None, and their share
+# The decoder's parts in order: the device of stages beside which it is, or None, and its share.
+Cuts = Sequence[tuple[int | None, float]]
+# Stages move from device to device only where that saves as much: each holds the pages of all of them.
+_TURNS_SAVE = 0.02
+
+
+@dataclass(frozen=True)
+class _Seating:
+    """Which devices compute which stages: `degrees` of them split those of each rank."""
+
+    map: StageMap
+    degrees: tuple[int, ...]
+
+    @property
+    def devices(self) -> int:
+        return sum(self.degrees)
+
+    def seconds(self, problem: Problem) -> list[float]:
+        """Of each rank in a round; the mean where they take turns."""
+        map, degrees = self.map, self.degrees
+        if map.in_turn:
+            every = sum(problem.stage_seconds(stage) for stage in range(map.stages))
+            return [every / map.ranks] * map.ranks
+        return [
+            sum(problem.stage_seconds(stage, degree) for stage in map.stages_of(rank))
+            for rank, degree in enumerate(degrees)
+        ]
 
 
 def _waves(problem: Problem, count: int) -> Iterator[Plan]:
-    """A device a stage, as published; then stages split or together, and decoding where there is time."""
+    """A device a stage, as published; then stages split, together or in turn, decoding in spare time."""
     steps = problem.rules.steps
-    apart = [((stage,), 1) for stage in range(steps + 1)]
+    stages = steps + 1
+    apart = _Seating(StageMap(stages, stages), (1,) * stages)
     if count >= steps + 2:
         shares = [sum(problem.units[a:b]) for a, b in _even_cuts(problem, count - steps - 1)]
         name = f"wave {steps}+1+{count - steps - 1}"
         yield _finish(problem, name, apart, [(None, share) for share in shares])
-    together = ([(group, 1) for group in groups] for groups in _groupings(list(range(steps + 1))))
-    candidates = [*together, *(_with_degrees(problem, apart, count) if count > steps else ())]
-    mixed = [m for groups in candidates if (m := _mixed(problem, groups, count)) is not None]
+    candidates = [
+        _Seating(StageMap.of_groups(groups, stages), (1,) * len(groups))
+        for groups in _groupings(list(range(stages)))
+    ]
+    candidates += _with_degrees(problem, apart, count) if count > steps else ()
+    mixed = [m for seating in candidates if (m := _mixed(problem, seating, count)) is not None]
+    turns = [StageMap(stages, ranks) for ranks in range(2, min(count, steps) + 1)]
+    for map in turns:
+        found = _mixed(problem, _Seating(map, (1,) * map.ranks), count) if map.in_turn else None
+        if found is not None and found[0] < (1 - _TURNS_SAVE) * min(period for period, _, _ in mixed):
+            mixed.append(found)
     if mixed:
-        _, groups, cuts = min(mixed, key=lambda found: found[0])
-        yield _finish(problem, _mixed_name(problem, groups, cuts, count), groups, cuts)
+        _, seating, cuts = min(mixed, key=lambda found: found[0])
+        yield _finish(problem, _mixed_name(seating, cuts), seating, cuts)
 
 
-def _with_degrees(problem: Problem, apart: Groups, count: int) -> Iterator[Groups]:
+def _with_degrees(problem: Problem, apart: _Seating, count: int) -> Iterator[_Seating]:
     """Give ever more devices to the stage that takes longest."""
-    chosen = list(apart)
-    while True:
-        yield list(chosen)
+    chosen = list(apart.degrees)
+    while sum(chosen) <= count:
+        seating = _Seating(apart.map, tuple(chosen))
+        yield seating
         degrees = [degree for degree in (2, 3, 4, 6, 8) if problem.model.dit.heads % degree == 0]
-        slowest = max(range(len(chosen)), key=lambda i: _group_seconds(problem, *chosen[i]))
-        group, degree = chosen[slowest]
-        larger = [other for other in degrees if other > degree]
+        loads = seating.seconds(problem)
+        slowest = max(range(len(chosen)), key=loads.__getitem__)
+        larger = [other for other in degrees if other > chosen[slowest]]
         if not larger:
             return
-        chosen[slowest] = (group, larger[0])
-        if sum(degree for _, degree in chosen) > count:
-            return
-
-
-def _group_seconds(problem: Problem, group: tuple[int, ...], degree: int) -> float:
-    return sum(problem.stage_seconds(stage, degree) for stage in group)
+        chosen[slowest] = larger[0]
 
 
 def _groupings(items: list[int]) -> Iterator[list[tuple[int, ...]]]:
@@ -208,15 +235,15 @@ def _groupings(items: list[int]) -> Iterator[list[tuple[int, ...]]]:
             yield [*groups[:i], (first, *group), *groups[i + 1 :]]
 
 
-def _mixed(problem: Problem, groups: Groups, count: int) -> tuple[float, Groups, Cuts] | None:
+def _mixed(problem: Problem, seating: _Seating, count: int) -> tuple[float, _Seating, Cuts] | None:
     """Stages as given; the decoder on the devices left, and in what time the others have to spare."""
-    idle = count - sum(degree for _, degree in groups)
+    idle = count - seating.devices
     if idle < 0:
         return None
-    loads = [_group_seconds(problem, *group) for group in groups]
+    loads = seating.seconds(problem)
     # Free devices first, then those of the stages with the most time to spare. A split stage takes no part.
     hosts: list[int | None] = [None] * min(idle, problem.most_decoders)
-    hosts += [i for i in sorted(range(len(groups)), key=lambda i: loads[i]) if groups[i][1] == 1]
+    hosts += [i for i in sorted(range(len(loads)), key=loads.__getitem__) if seating.degrees[i] == 1]
     low, high = max(loads), max(loads) + 1.001 * problem.decode  # all of it on one device always fits
     best = _fill(problem, hosts, loads, high)
     if best is None:
@@ -228,22 +255,25 @@ def _mixed(problem: Problem, groups: Groups, count: int) -> tuple[float, Groups,
             low = middle
         else:
             high, best = middle, attempt
-    return high, groups, best
+    return high, seating, best
 
 
-def _mixed_name(problem: Problem, groups: Groups, cuts: Cuts, count: int) -> str:
+def _mixed_name(seating: _Seating, cuts: Cuts) -> str:
     """Such as "wave 4+1+3 shared 1" (a part of the decoder beside a stage) or "wave 0|12|3s+1" (together)."""
-    steps = problem.rules.steps
+    map, steps = seating.map, seating.map.stages - 1
     idle = sum(host is None for host, _ in cuts)
     name = f"wave {steps}+1+{idle}"
-    if len(groups) <= steps:
-        names = ["".join("s" if stage == steps else str(stage) for stage in group) for group, _ in groups]
+    if map.in_turn:
+        name = f"wave in turn {map.ranks}+{idle}"
+    elif map.ranks <= steps:
+        groups = [map.stages_of(rank) for rank in range(map.ranks)]
+        names = ["".join("s" if stage == steps else str(stage) for stage in group) for group in groups]
         name = f"wave {'|'.join(sorted(names))}+{idle}"
-    split = sorted((degree for _, degree in groups if degree > 1), reverse=True)
+    split = sorted((degree for degree in seating.degrees if degree > 1), reverse=True)
     shared = sum(host is not None for host, _ in cuts)
     return (
         name
-        + (f" split {','.join(map(str, split))}" if split else "")
+        + (f" split {','.join(str(degree) for degree in split)}" if split else "")
         + (f" shared {shared}" if shared else "")
     )
 
@@ -275,33 +305,27 @@ def _even_cuts(problem: Problem, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(ends))
 
 
-def _finish(
-    problem: Problem,
-    name: str,
-    groups: Groups,
-    cuts: Cuts,
-) -> Plan:
+def _finish(problem: Problem, name: str, seating: _Seating, cuts: Cuts) -> Plan:
     """Run the rounds in virtual time and put the numbers together."""
-    device_of = {stage: i for i, (group, _) in enumerate(groups) for stage in group}
-    degree_of = {stage: degree for group, degree in groups for stage in group}
+    map, degrees = seating.map, seating.degrees
 
     def cost(stage: int, chunks: int) -> object:
-        whole: LinearCost = problem.cost.scaled(1 / degree_of[stage])
-        extra = problem.split_seconds(degree_of[stage])
-        return replace(whole, fixed=whole.fixed + extra)(stage, chunks)
+        degree = 1 if map.in_turn else degrees[map.rank(stage, 0)]
+        whole: LinearCost = problem.cost.scaled(1 / degree)
+        return replace(whole, fixed=whole.fixed + problem.split_seconds(degree))(stage, chunks)
 
-    result = simulate(problem.rules, cost, problem.exchange, share=device_of.__getitem__)  # type: ignore[arg-type]
+    result = simulate(problem.rules, cost, problem.exchange, share=map.rank)  # type: ignore[arg-type]
     assignments = []
-    for i, (group, degree) in enumerate(groups):
-        share = sum(share for host, share in cuts if host == i)
-        pages = sum(problem.stage_bytes(stage) for stage in group) / degree
+    held, loads = problem.page_bytes(map), seating.seconds(problem)
+    for rank, degree in enumerate(degrees):
+        share = sum(share for host, share in cuts if host == rank)
         assignments.append(
             Assignment(
-                group,
+                map.stages_of(rank),
                 share,
                 degree,
-                _group_seconds(problem, group, degree) + share * problem.decode,
-                problem.weights + pages + (problem.model.decoder_bytes if share else 0),
+                loads[rank] + share * problem.decode,
+                problem.weights + held[rank] / degree + (problem.model.decoder_bytes if share else 0),
             )
         )
     assignments += [
@@ -322,4 +346,5 @@ def _finish(
         first,
         result.exposed,
         result,
+        map,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavecore.cache import pages_used
+from wavecore.errors import UsageError
+from wavecore.placement.exchange import pool_sizes
 from wavecore.plan.costs import DECODER_UNITS, Device, Model, decode_seconds, forward_cost
 from wavecore.plan.simulate import Exchange, Result
-from wavecore.rounds import Sequential, Stage, StreamBatch, Wavefront
+from wavecore.rounds import Sequential, StageMap, StreamBatch, Wavefront
 
 _SLICES = 400  # of the decoder, while the times of its units are not known: cuts then fall anywhere
 _RING_READS = 7  # chunks that a row of the published stream batch reads
@@ -62,6 +63,8 @@ class Plan:
         Exposed wait of each edge in a round, in seconds.
     result : Result or None
         The rounds in virtual time.
+    map : StageMap or None
+        Which device computes which stage, of a wavefront.
     """
 
     name: str
@@ -73,6 +76,14 @@ class Plan:
     first_frame: float
     exposed: dict[tuple[int, int], float]
     result: Result | None = None
+    map: StageMap | None = None
+
+    @property
+    def ranks(self) -> int | tuple[tuple[int, ...], ...]:
+        """Which stages run where, as `wavecore.placement.replicas.ReplicaOptions.ranks` takes it."""
+        if self.map is None or any(done.devices > 1 for done in self.assignments if done.stages):
+            raise UsageError(f"plan: expected a wavefront whose stages each have one device, got {self.name}")
+        return self.map.groups or self.map.ranks
 
     @property
     def devices(self) -> int:
@@ -108,14 +119,8 @@ class Problem:
         self.ring_reads = _RING_READS
         if stream_batch is not None:
             self.ring_reads = max(len(slot.reads) for slot in stream_batch.round(20 * steps).slots)
-        stages = [Stage(rules, index) for index in range(rules.steps + 1)]
-        count = rules.settled() + 4
-        steady = count - 2
-        self.width = [len(stage.own(stage.round(steady)).reads) for stage in stages]
-        self.pages = [
-            pages_used(stage.round(i) for i in stage.span(count)).pages / rules.chunk_frames
-            for stage in stages
-        ]
+        full = rules.round(rules.settled() + 2)
+        self.width = {slot.stage: len(slot.reads) for slot in full.slots}
 
     def stage_seconds(self, stage: int, degree: int = 1) -> float:
         """A forward pass of a stage split over `degree` devices by heads (Ulysses), its messages included."""
@@ -129,9 +134,10 @@ class Problem:
         moved = 2 * self.model.edge_bytes(self.tokens) * (degree - 1) / degree**2
         return self.model.dit.layers * (moved / self.device.link + 3 * self.device.latency)
 
-    def stage_bytes(self, stage: int) -> float:
-        """Pages of a stage."""
-        return self.pages[stage] * self.model.page_bytes(self.tokens)
+    def page_bytes(self, map: StageMap) -> list[float]:
+        """Pages of each rank."""
+        chunk = self.model.page_bytes(self.tokens) / self.rules.chunk_frames
+        return [size.pages * chunk for size in pool_sizes(self.rules, map, self.exchange.generations)]
 
     @property
     def weights(self) -> float:

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from wavecore.errors import UsageError
-from wavecore.rounds import Rules, Stage
+from wavecore.rounds import Round, Rules, Slot
 
 Mode = Literal["sync", "early", "paged"]
 _SLACK = 1e-9  # seconds: two times that are equal but for rounding
@@ -116,7 +116,7 @@ def simulate(
     cost: Callable[[int, int], Cost],
     exchange: Exchange,
     chunks: int | None = None,
-    share: Callable[[int], int] = lambda stage: stage,
+    share: Callable[[int, int], int] = lambda stage, index: stage,
 ) -> Result:
     """Run a wavefront in virtual time.
 
@@ -128,8 +128,8 @@ def simulate(
     exchange : Exchange
     chunks : int, optional
         Length of the stream; long enough for some rounds of full width when not given.
-    share : callable (stage) -> int
-        Device of a stage; stages of one device take turns, cleanest first.
+    share : callable (stage, round) -> int
+        Device of a stage in a round; stages of one device take turns, cleanest first.
 
     Raises
     ------
@@ -150,13 +150,12 @@ class _Run:
         cost: Callable[[int, int], Cost],
         exchange: Exchange,
         chunks: int,
-        share: Callable[[int], int],
+        share: Callable[[int, int], int],
     ) -> None:
         self.rules, self.cost, self.exchange, self.chunks = rules, cost, exchange, chunks
         self.share = share
-        self.stages = [Stage(rules, index, exchange.generations) for index in range(rules.steps + 1)]
         self.layers = cost(0, 1).layers
-        self.running = [_Running(self.layers) for _ in self.stages]
+        self.running = [_Running(self.layers) for _ in range(rules.steps + 1)]
         self.over = Result()
         self.free: dict[int, float] = {}  # when a device has nothing to do
         # From here on every stage, the store too, reads as much as it ever will.
@@ -168,29 +167,23 @@ class _Run:
 
     def round(self, index: int) -> None:
         """One round, every stage of it, those first that others read."""
-        at_work = [stage for stage in reversed(self.stages) if stage.at_work(index, self.chunks)]
-        starts = {stage.index: self._start(stage.index, index) for stage in at_work}
+        reads = _reads(self.rules.round(index, self.chunks))
+        starts = {stage: self._start(stage, index) for stage in reads}
         if self.exchange.mode == "sync":
-            self._in_step(index, at_work, starts)
+            self._in_step(index, reads, starts)
             return
-        for stage in at_work:
-            self._apart(index, stage, starts[stage.index])
+        for stage, (width, sources) in reads.items():
+            self._apart(index, stage, width, sources, starts[stage])
 
     def _start(self, stage: int, index: int) -> float:
         finish = self.over.finish
         if self.exchange.barrier:
             return max((end for (i, _), end in finish.items() if i == index - 1), default=0.0)
         before = finish.get((index - 1, stage - 1), 0.0) if stage else 0.0
-        return max(before, finish.get((index - 1, stage), 0.0), self.free.get(self.share(stage), 0.0))
+        return max(before, finish.get((index - 1, stage), 0.0), self.free.get(self.share(stage, index), 0.0))
 
-    def _reads(self, index: int, stage: Stage) -> tuple[int, list[int]]:
-        """Chunks that a stage reads in a round, and the stages that send it some of them."""
-        round = stage.round(index, self.chunks)
-        return len(stage.own(round).reads), [key.stage for key in stage.incoming(round)]
-
-    def _in_step(self, index: int, at_work: list[Stage], starts: dict[int, float]) -> None:
+    def _in_step(self, index: int, reads: dict[int, tuple[int, list[int]]], starts: dict[int, float]) -> None:
         """Everybody exchanges, then everybody attends."""
-        reads = {stage.index: self._reads(index, stage) for stage in at_work}
         sends = {s: sum(s in sources for _, sources in reads.values()) for s in reads}
         most = max([*sends.values(), *(len(sources) for _, sources in reads.values())])
         together = most * self.exchange.transfer + (self.exchange.latency if most else 0.0)
@@ -206,12 +199,11 @@ class _Run:
         for s, end in now.items():
             self._finish(index, s, starts[s], end, waits[s])
 
-    def _apart(self, index: int, stage: Stage, start: float) -> None:
+    def _apart(self, index: int, stage: int, width: int, sources: list[int], start: float) -> None:
         """One stage, which waits for what it reads only."""
         exchange, running = self.exchange, self.running
-        width, sources = self._reads(index, stage)
-        cost, own = self.cost(stage.index, width), running[stage.index]
-        start = max(start, self.free.get(self.share(stage.index), 0.0))
+        cost, own = self.cost(stage, width), running[stage]
+        start = max(start, self.free.get(self.share(stage, index), 0.0))
         old = index - exchange.generations
         now, waits, exposed_layers = start, [], 0
         published, attended = [], []
@@ -227,7 +219,7 @@ class _Run:
                 copied = running[source].copied.setdefault(index, [0.0] * self.layers)
                 copied[layer] = max(copied[layer], arrival)
                 if index == self.looked_at:
-                    edge = (source, stage.index)
+                    edge = (source, stage)
                     self.over.exposed[edge] = self.over.exposed.get(edge, 0.0) + max(0.0, arrival - wanted)
                 ready = max(ready, arrival)
             if ready > wanted + _SLACK:
@@ -238,15 +230,16 @@ class _Run:
             now = attended[-1] + cost.rest
         own.published = published
         own.attended[index] = attended
-        if index == self.looked_at and stage.index < self.rules.steps:
-            self.layers_exposed[stage.index] = exposed_layers
-        self._finish(index, stage.index, start, now, waits)
+        if index == self.looked_at and stage < self.rules.steps:
+            self.layers_exposed[stage] = exposed_layers
+        self._finish(index, stage, start, now, waits)
 
     def _finish(
         self, index: int, stage: int, start: float, end: float, waits: Iterable[tuple[float, float]]
     ) -> None:
         self.over.finish[index, stage] = end
-        self.free[self.share(stage)] = max(end, self.free.get(self.share(stage), 0.0))
+        device = self.share(stage, index)
+        self.free[device] = max(end, self.free.get(device, 0.0))
         name = "store" if stage == self.rules.steps else f"s{stage}"
         self.over.spans.append(Span(name, str(index - stage), start, end, tuple(waits)))
 
@@ -258,3 +251,18 @@ class _Run:
         self.over.first = self.over.finish[last, last]
         self.over.exposed_layers = tuple(self.layers_exposed)
         return self.over
+
+
+def _reads(round: Round) -> dict[int, tuple[int, list[int]]]:
+    """By stage, cleanest first: chunks that it reads, and the stages that write some of them in the round."""
+    return {
+        slot.stage: (
+            len(slot.reads),
+            [other.stage for other in round.slots if other is not slot and _read_by(slot, other)],
+        )
+        for slot in round.slots
+    }
+
+
+def _read_by(slot: Slot, other: Slot) -> bool:
+    return any(read.key == other.key for read in slot.reads)

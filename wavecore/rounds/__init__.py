@@ -6,7 +6,7 @@ from wavecore.rounds.noise import NoiseLevel, nearest_levels, nearest_sigma, noi
 from wavecore.rounds.order import chunk_major, round_major
 from wavecore.rounds.rules import Rounds, RoundsKind, Rules
 from wavecore.rounds.sequential import Sequential, sequential
-from wavecore.rounds.stages import Stage
+from wavecore.rounds.stages import Share, StageMap
 from wavecore.rounds.stream_batch import StreamBatch, stream_batch
 from wavecore.rounds.wavefront import Wavefront, wavefront
 
@@ -21,8 +21,9 @@ __all__ = [
     "RoundsKind",
     "Rules",
     "Sequential",
+    "Share",
     "Slot",
-    "Stage",
+    "StageMap",
     "StreamBatch",
     "Wavefront",
     "chunk_major",

@@ -1,4 +1,4 @@
-"""Stages in processes of their own give the bits of one device, slot by slot."""
+"""Stages over processes give the bits of one device, slot by slot: a process a stage, and fewer."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ def local(dit):
 @pytest.mark.parametrize(("mode", "transport"), MODES)
 @pytest.mark.parametrize("steps", [1, 2, 4, 5])
 def test_latents_are_those_of_one_device_slot_by_slot(dit, nursery, local, steps, mode, transport):
-    options = ReplicaOptions(mode=mode, transport=transport, timeout=30)
+    options = ReplicaOptions(ranks=steps + 1, mode=mode, transport=transport, timeout=30)
     rules = Wavefront(steps=steps)
     with Replicas(dit, rules, LATENT, options, nursery=nursery) as replicas:
         latents = drive(replicas, dit, rules, CHUNKS)
@@ -38,9 +38,51 @@ def test_latents_are_those_of_one_device_slot_by_slot(dit, nursery, local, steps
         assert sum(sent_bytes(replicas, 0).values()) == expected
 
 
+SHARED = [2, 3, ((0, 4), (1, 2, 3)), ((0, 2), (1,), (3, 4))]
+
+
+@pytest.mark.parametrize("ranks", SHARED, ids=str)
+@pytest.mark.parametrize(
+    ("mode", "transport"),
+    [
+        pytest.param(
+            *each, marks=() if each in (("paged", "shared"), ("early", "gloo")) else pytest.mark.slow
+        )
+        for each in MODES
+    ],
+)
+def test_fewer_ranks_than_stages_give_the_same(dit, nursery, local, ranks, mode, transport):
+    options = ReplicaOptions(ranks=ranks, mode=mode, transport=transport, timeout=30)
+    rules = Wavefront(steps=4)
+    with Replicas(dit, rules, LATENT, options, nursery=nursery) as replicas:
+        assert len(replicas.pids) == (ranks if isinstance(ranks, int) else len(ranks))
+        assert all(map(torch.equal, drive(replicas, dit, rules, CHUNKS), local[4]))
+        # Nothing is sent to a rank that has it: each slot goes to another rank once at most.
+        frame = 2 * 6 * dit.config.dim * 4
+        most = (len(replicas.pids) - 1) * 5 * CHUNKS * dit.config.layers * rules.chunk_frames * frame
+        assert 0 < sum(sent_bytes(replicas, 0).values()) <= most
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_rank_has_all_stages(dit, nursery, local, steps):
+    rules = Wavefront(steps=steps)
+    with Replicas(dit, rules, LATENT, ReplicaOptions(ranks=1, timeout=30), nursery=nursery) as replicas:
+        assert all(map(torch.equal, drive(replicas, dit, rules, CHUNKS), local[steps]))
+        assert sum(sent_bytes(replicas, 0).values()) == 0
+
+
+@pytest.mark.parametrize("mode", ["paged", "early"])
+@pytest.mark.parametrize("ranks", [2, ((0, 4), (1, 2, 3))], ids=str)
+def test_fewer_ranks_with_one_generation_of_pages(dit, nursery, local, mode, ranks):
+    options = ReplicaOptions(ranks=ranks, mode=mode, generations=1, timeout=30)
+    rules = Wavefront(steps=4)
+    with Replicas(dit, rules, LATENT, options, nursery=nursery) as replicas:
+        assert all(map(torch.equal, drive(replicas, dit, rules, CHUNKS), local[4]))
+
+
 @pytest.mark.parametrize("mode", ["paged", "early"])
 def test_one_generation_of_pages_is_enough(dit, nursery, local, mode):
-    options = ReplicaOptions(mode=mode, generations=1, timeout=30)
+    options = ReplicaOptions(ranks=5, mode=mode, generations=1, timeout=30)
     rules = Wavefront(steps=4)
     with Replicas(dit, rules, LATENT, options, nursery=nursery) as replicas:
         assert [layout.pool.pages / 3 for layout in replicas.layouts] == [8, 7, 6, 5, 7]
@@ -56,10 +98,12 @@ def test_one_generation_of_pages_is_enough(dit, nursery, local, mode):
         {"first_chunk_frames": 2, "chunk_frames": 1},
     ],
 )
-def test_other_rules(dit, nursery, rules):
+@pytest.mark.parametrize("ranks", [5, 2])
+def test_other_rules(dit, nursery, rules, ranks):
     rules = Wavefront(steps=4, **rules)
     expected, _ = run_stream(dit, wavefront(4, 10, **_parameters(rules)), levels_of(4), "slots")
-    with Replicas(dit, rules, LATENT, ReplicaOptions(timeout=30), nursery=nursery) as replicas:
+    options = ReplicaOptions(ranks=ranks, timeout=30)
+    with Replicas(dit, rules, LATENT, options, nursery=nursery) as replicas:
         assert all(map(torch.equal, drive(replicas, dit, rules, 10), expected))
 
 
@@ -68,10 +112,12 @@ def _parameters(rules):
     return {name: getattr(rules, name) for name in (*names, "first_chunk_frames", "chunk_frames")}
 
 
-def test_streams_follow_each_other_without_a_gap_and_without_a_trace_of_the_one_before(dit, nursery):
+@pytest.mark.parametrize("ranks", [3, 2, ((0, 2), (1,))], ids=str)
+def test_streams_follow_each_other_without_a_gap_and_without_a_trace_of_the_one_before(dit, nursery, ranks):
     rules = Wavefront(steps=2)
     texts = [dit.encode_text(text_features(prompt)) for prompt in range(3)]
-    with Replicas(dit, rules, LATENT, ReplicaOptions(timeout=30), nursery=nursery) as replicas:
+    options = ReplicaOptions(ranks=ranks, timeout=30)
+    with Replicas(dit, rules, LATENT, options, nursery=nursery) as replicas:
         streams = [
             replicas.stream(rules, levels_of(2), seed, chunks) for seed, chunks in enumerate((1, 4, 2, 9))
         ]
@@ -83,7 +129,10 @@ def test_streams_follow_each_other_without_a_gap_and_without_a_trace_of_the_one_
                 if not stream.over and (taken := stream.take(wait=False)) is not None:
                     result.append(taken[1])
         first = [stream.first_tick for stream in streams]
-    assert [b - a for a, b in pairwise(first)] == [1, 4, 2]
+    apart = [b - a for a, b in pairwise(first)]
+    assert all(0 <= more - chunks <= 1 for more, chunks in zip(apart, (1, 4, 2), strict=True)), (
+        "one idle round"
+    )
     for seed, (stream, result) in enumerate(zip(streams, results, strict=True)):
         expected, _ = run_stream(dit, wavefront(2, stream.chunks), levels_of(2), "slots", seed=seed)
         assert all(map(torch.equal, result, expected))

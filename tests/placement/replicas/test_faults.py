@@ -17,9 +17,10 @@ from wavecore.placement import protocol
 from wavecore.placement.nursery import Nursery
 from wavecore.placement.replica_options import check_hellos
 from wavecore.placement.replicas import ReplicaOptions, Replicas
-from wavecore.rounds import Sequential, Wavefront, wavefront
+from wavecore.rounds import Sequential, StageMap, Wavefront, wavefront
 
 RULES = Wavefront(steps=2)
+MAP = StageMap(3, 3)
 
 
 def endless(replicas, dit):
@@ -43,7 +44,8 @@ def endless(replicas, dit):
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_rank_that_is_killed_ends_all_others_and_is_named(dit, nursery, transport, victim):
     before = set(os.listdir("/dev/shm"))
-    replicas = Replicas(dit, RULES, LATENT, ReplicaOptions(transport=transport, timeout=30), nursery=nursery)
+    options = ReplicaOptions(ranks=3, transport=transport, timeout=30)
+    replicas = Replicas(dit, RULES, LATENT, options, nursery=nursery)
     with replicas:
         replicas.victim = replicas.pids[victim]
         message = endless(replicas, dit)
@@ -57,6 +59,23 @@ def test_a_rank_that_is_killed_ends_all_others_and_is_named(dit, nursery, transp
         with pytest.raises(WavecoreError, match=r"SIGKILL"):
             replicas.stream(RULES, levels_of(2), 0)
     assert set(os.listdir("/dev/shm")) == before
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [
+        (2, ("rank 0 (stages in turn)", "rank 1 (stages in turn)")),
+        (((0, 2), (1,)), ("rank 0 (stage 0 and store)", "rank 1 (stage 1)")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_of_several_stages_that_is_killed_is_named(dit, nursery, ranks, names, victim):
+    options = ReplicaOptions(ranks=ranks, timeout=30)
+    with Replicas(dit, RULES, LATENT, options, nursery=nursery) as replicas:
+        replicas.victim = replicas.pids[victim]
+        message = endless(replicas, dit)
+        assert message == f"{names[victim]}, process {replicas.pids[victim]}: it was ended by SIGKILL"
 
 
 def test_the_next_ranks_of_a_nursery_are_not_touched(dit, nursery):
@@ -94,7 +113,8 @@ def test_stages_end_when_they_are_closed(dit, nursery):
 
 
 def test_a_stage_that_stands_still_is_named_by_the_one_that_waits(dit, nursery):
-    with Replicas(dit, RULES, LATENT, ReplicaOptions(timeout=1.0), nursery=nursery) as replicas:
+    options = ReplicaOptions(ranks=3, timeout=1.0)
+    with Replicas(dit, RULES, LATENT, options, nursery=nursery) as replicas:
         os.kill(replicas.pids[1], signal.SIGSTOP)
         try:
             message = endless(replicas, dit)
@@ -106,11 +126,11 @@ def test_a_stage_that_stands_still_is_named_by_the_one_that_waits(dit, nursery):
 def test_a_stage_that_does_not_come_is_named(dit, nursery, monkeypatch):
     monkeypatch.setattr(Replicas, "_listen", lambda *_: None)
     with pytest.raises(WavecoreError, match=r"rank 0 \(stage 0\): expected it within 0.3 s, it did not come"):
-        Replicas(dit, RULES, LATENT, ReplicaOptions(timeout=0.3), nursery=nursery)
+        Replicas(dit, RULES, LATENT, ReplicaOptions(ranks=3, timeout=0.3), nursery=nursery)
 
 
-def hello(stage, **other):
-    return replace(protocol.Hello(stage, 1, __version__, "ab", b"", 0), **other)
+def hello(rank, **other):
+    return replace(protocol.Hello(rank, 1, __version__, "ab", b"", 0), **other)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +141,9 @@ def hello(stage, **other):
     ],
 )
 def test_ranks_of_another_version_or_checkpoint(other, message):
-    check_hellos([hello(0), hello(1), hello(2)], "ab")
+    check_hellos([hello(0), hello(1), hello(2)], MAP, "ab")
     with pytest.raises(WavecoreError, match=message):
-        check_hellos([hello(0), hello(1, **other), hello(2)], "ab")
+        check_hellos([hello(0), hello(1, **other), hello(2)], MAP, "ab")
 
 
 def test_checksum_sees_every_weight():
@@ -165,6 +185,13 @@ def test_memory_that_is_not_there_is_an_error():
         (Sequential(steps=2), {}, "rounds: expected wavefront for replicas, got sequential"),
         (RULES, {"mode": "late"}, "mode: expected one of sync, early, paged, got 'late'"),
         (RULES, {"transport": "pigeon"}, "transport: expected one of shared, gloo, got 'pigeon'"),
+        (RULES, {"ranks": 4}, "ranks: expected 1 to 3, one a stage and one for the store, got 4"),
+        (RULES, {"ranks": [[0, 1], [1, 2]]}, r"ranks: expected each stage from 0 to 2 once, got 0 1 \| 1 2"),
+        (
+            RULES,
+            {"ranks": [[0, 1], [2], []]},
+            r"ranks: expected each stage from 0 to 2 once, got 0 1 \| 2 \| ",
+        ),
         (RULES, {"generations": 0}, "generations: expected at least 1, got 0"),
         (RULES, {"timeout": 0}, "timeout: expected a number of seconds above 0, got 0"),
     ],
@@ -175,7 +202,8 @@ def test_what_cannot_work_is_said_before_anything_starts(dit, rules, options, me
 
 
 def test_a_stream_that_needs_more_pages_than_there_are(dit, nursery):
-    with Replicas(dit, RULES, LATENT, ReplicaOptions(timeout=30), nursery=nursery) as replicas:
+    options = ReplicaOptions(ranks=3, timeout=30)
+    with Replicas(dit, RULES, LATENT, options, nursery=nursery) as replicas:
         with pytest.raises(
             UsageError, match=r"stream: expected at most \d+ pages at rank 0 \(stage 0\), got"
         ):

@@ -1,4 +1,4 @@
-"""Stages that torchrun starts: the latents of one device, and one line for what cannot be."""
+"""Ranks that torchrun starts: the latents of one device, and one line for what cannot be."""
 
 import os
 import socket
@@ -78,17 +78,23 @@ def test_torchrun_on_one_machine(local, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_than_of_stages(tmp_path):
-    ended = job(
-        2, 2, "--steps", "2", "--placement", "replicas", "--output-path", str(tmp_path / "a.safetensors")
-    )
-    assert [code for code, _ in ended] == [2, 1]
-    assert ended[0][1].splitlines()[-1] == (
-        "wavecore: devices: expected torchrun with 3 processes, one a stage and one for the store, got 2"
-    )
-    assert (
-        ended[1][1].splitlines()[-1] == "wavecore: rank 1: expected rank 0 to take it as a stage, it did not"
-    )
+def test_fewer_ranks_than_stages_take_them_in_turn(tmp_path):
+    path, expected = tmp_path / "clip.safetensors", tmp_path / "local.safetensors"
+    assert run([*CLIP, "--steps", "2", "--output-path", str(expected)]) == 0
+    ended = job(2, 2, "--steps", "2", "--placement", "replicas", "--output-path", str(path))
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert torch.equal(load_file(path)["latents"], load_file(expected)["latents"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["--devices", "2"], []])
+def test_another_number_of_ranks_than_can_share_the_stages(tmp_path, arguments):
+    ended = job(3, 3, *REPLICAS, *arguments, "--output-path", str(tmp_path / "a.safetensors"))
+    assert [code for code, _ in ended] == [2, 1, 1]
+    assert ended[0][1].splitlines()[-1] == "wavecore: ranks: expected torchrun with 2 processes, got 3"
+    for rank in (1, 2):
+        said = ended[rank][1].splitlines()[-1]
+        assert said == f"wavecore: rank {rank}: expected rank 0 to take it, it did not"
 
 
 @pytest.mark.slow
