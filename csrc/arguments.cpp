@@ -5,6 +5,8 @@
 #include <memory>
 #include <new>
 
+#include "parallel.h"
+
 namespace wavecore {
 
 Modulation modulation(const Tensor& tensor) {
@@ -63,6 +65,25 @@ int64_t query_blocks(int64_t queries, int64_t heads, int threads) {
   int64_t blocks = (queries + kMostQueries - 1) / kMostQueries;
   int64_t wanted = (kBlocksPerThread * threads + heads - 1) / heads;
   return std::max(blocks, std::min(wanted, queries / kFewestQueries));
+}
+
+void run_linear(const Kernels& kernels, const LinearArgs& args, int threads) {
+  int64_t items = kernels.linear_items(args), scratch = kernels.linear_scratch(args);
+  // Four multiply-adds take about as long as a number of an element-wise pass.
+  double cost = double(args.rows) * double(args.outputs) * double(args.inputs) / 4 / double(items);
+  parallel_for(items, cost, threads, [&](int64_t begin, int64_t end) {
+    kernels.linear(args, begin, end, thread_scratch(scratch));
+  });
+}
+
+void run_attention(const Kernels& kernels, PagedAttentionArgs args, int64_t slots, int64_t keys, int threads) {
+  int64_t blocks = query_blocks(args.queries, slots * args.heads, threads);
+  args.query_block = (args.queries + blocks - 1) / blocks;
+  int64_t scratch = kernels.paged_attention_scratch(args);
+  double cost = double(args.queries) / double(blocks) * double(keys) / double(slots) * double(args.head_dim) / 4;
+  parallel_for(slots * args.heads * blocks, cost, threads, [&](int64_t begin, int64_t end) {
+    kernels.paged_attention(args, begin, end, thread_scratch(scratch));
+  });
 }
 
 float* thread_scratch(int64_t floats) {

@@ -30,6 +30,10 @@ int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_c
 // of the context; more blocks than that needs give every thread some.
 int64_t query_blocks(int64_t queries, int64_t heads, int threads);
 
+// Calls of a kernel, split over threads. `query_block` of the attention is chosen here; `keys` are those of all slots.
+void run_linear(const Kernels& kernels, const LinearArgs& args, int threads);
+void run_attention(const Kernels& kernels, PagedAttentionArgs args, int64_t slots, int64_t keys, int threads);
+
 // Memory for one thread, kept from call to call so that large blocks are not mapped and unmapped each time.
 float* thread_scratch(int64_t floats);
 

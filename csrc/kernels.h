@@ -39,6 +39,7 @@ struct LayerNormModulateArgs {
   int64_t tokens_per_frame;
   int64_t dim;
   float eps;
+  float base;  // added to the scale: 1 of a modulation, 0 of a weight
   DType dtype;
 };
 

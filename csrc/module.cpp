@@ -48,7 +48,9 @@ PYBIND11_MODULE(_native, module) {
       .def("layer_norm_modulate_quantize", &Operations::layer_norm_modulate_quantize)
       .def("int8_linear", &Operations::int8_linear)
       .def("quantize_key_pages", &Operations::quantize_key_pages)
-      .def("paged_attention_int8", &Operations::paged_attention_int8);
+      .def("paged_attention_int8", &Operations::paged_attention_int8)
+      .def("block_projections", &Operations::block_projections)
+      .def("block_output", &Operations::block_output);
 
 #if defined(__linux__)
   wavecore::bind_scheduler(module);

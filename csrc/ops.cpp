@@ -45,7 +45,7 @@ void Operations::layer_norm_modulate(py::handle x_, py::handle shift_, py::handl
   if (x.elements() == 0) return;
   LayerNormModulateArgs args{x.data(),          x.stride(0), x.stride(1), modulation(shift),
                              modulation(scale), out.data(),  x.size(1),   x.size(1) / shift.size(1),
-                             x.size(2),         float(eps),  x.dtype()};
+                             x.size(2),         float(eps),  1.0f,        x.dtype()};
   py::gil_scoped_release release;
   parallel_for(x.size(0) * x.size(1), double(x.size(2)), threads,
                [&](int64_t begin, int64_t end) {
@@ -232,7 +232,6 @@ void Operations::paged_attention(py::handle q_, py::handle k_pages_, py::handle 
   int64_t keys = check_context(table, lengths, k_pages.size(0), k_pages.size(1));
   float* lse = lse_.is_none() ? nullptr : Tensor::output(lse_, 3).data<float>();
   if (q.elements() == 0) return;
-  int64_t blocks = query_blocks(queries, slots * heads, threads);
   PagedAttentionArgs args{q.data(),
                           q.stride(0),
                           q.stride(1),
@@ -244,19 +243,14 @@ void Operations::paged_attention(py::handle q_, py::handle k_pages_, py::handle 
                           out.data(),
                           lse,
                           queries,
-                          (queries + blocks - 1) / blocks,
+                          0,
                           table.size(1),
                           heads,
                           head_dim,
                           float(scale),
                           q.dtype()};
-  int64_t scratch = kernels_->paged_attention_scratch(args);
   py::gil_scoped_release release;
-  // Four multiply-adds take about as long as a number of an element-wise pass.
-  double cost = double(queries) / double(blocks) * double(keys) / double(slots) * double(head_dim) / 4;
-  parallel_for(slots * heads * blocks, cost, threads, [&](int64_t begin, int64_t end) {
-    kernels_->paged_attention(args, begin, end, thread_scratch(scratch));
-  });
+  run_attention(*kernels_, args, slots, keys, threads);
 }
 
 }  // namespace wavecore

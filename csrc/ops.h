@@ -51,6 +51,14 @@ class Operations {
                             pybind11::handle page_lengths, pybind11::handle out, pybind11::handle lse, double scale,
                             int threads) const;
 
+  // Norm, modulation and the projections to q, k and v: parts [4, s, t, D], the normed rows first.
+  void block_projections(pybind11::handle x, pybind11::handle modulation, pybind11::sequence weights,
+                         pybind11::handle parts, double eps, int threads) const;
+  // What follows self-attention; `work` is memory for what lies between.
+  void block_output(pybind11::handle attended, pybind11::handle x, pybind11::handle modulation,
+                    pybind11::sequence weights, pybind11::handle keys, pybind11::handle values,
+                    pybind11::handle work, pybind11::handle out, double eps, int threads) const;
+
  private:
   const Kernels* kernels_;
 };

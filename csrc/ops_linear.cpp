@@ -81,7 +81,7 @@ void Operations::layer_norm_modulate_quantize(py::handle x_, py::handle shift_, 
   if (x.size(0) * x.size(1) == 0) return;
   LayerNormModulateQuantizeArgs args{
       {x.data(), x.stride(0), x.stride(1), modulation(shift), modulation(scale), nullptr, x.size(1),
-       x.size(1) / shift.size(1), x.size(2), float(eps), x.dtype()},
+       x.size(1) / shift.size(1), x.size(2), float(eps), 1.0f, x.dtype()},
       data.data<int8_t>(),
       token_scale.data<float>()};
   py::gil_scoped_release release;
@@ -133,13 +133,8 @@ void Operations::linear(py::handle x_, py::handle weight_, py::handle bias_, py:
   args.x = x.data(), args.x_stride = x.stride(0), args.weight = weight.data(), args.gelu = gelu;
   args.out = out.data();
   args.rows = count, args.inputs = inputs, args.outputs = outputs, args.dtype = x.dtype();
-  int64_t items = kernels_->linear_items(args), scratch = kernels_->linear_scratch(args);
-  // Four multiply-adds take about as long as a number of an element-wise pass.
-  double cost = double(count) * double(outputs) * double(inputs) / 4 / double(items);
   py::gil_scoped_release release;
-  parallel_for(items, cost, threads, [&](int64_t begin, int64_t end) {
-    kernels_->linear(args, begin, end, thread_scratch(scratch));
-  });
+  run_linear(*kernels_, args, threads);
 }
 
 void Operations::quantize_key_pages(py::handle k_pages_, py::handle page_ids_, py::handle page_lengths_,

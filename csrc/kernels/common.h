@@ -46,10 +46,10 @@ inline V absolute(V v) { return maximum(v, zero() - v); }
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// 2^x for x <= 0, relative error below 2e-7 (minimax polynomial of degree 5); at least 2^-126, NaN stays NaN.
-inline V exp2_negative(V x) {
+// 2^x for |x| <= 126, relative error below 2e-7 (minimax polynomial of degree 5); NaN stays NaN.
+inline V exp2_within(V x) {
   V f;
-  V scale = split_exponent(maximum(set1(-126.0f), x), f);
+  V scale = split_exponent(x, f);
   V p = set1(0x1.5c08b0p-10f);
   p = fma(p, f, set1(0x1.3d0c48p-7f));
   p = fma(p, f, set1(0x1.c6b6e6p-5f));
@@ -59,14 +59,15 @@ inline V exp2_negative(V x) {
   return p * scale;
 }
 
-// GELU by its tanh approximation, x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). The exponential of
-// the negative magnitude cannot overflow.
+// 2^x for x <= 0; at least 2^-126.
+inline V exp2_negative(V x) { return exp2_within(maximum(set1(-126.0f), x)); }
+
+// GELU by its tanh approximation, x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). Where the exponential
+// is cut off, the result is smaller than any that could be told from 0.
 inline V gelu(V x) {
-  V square = x * x;
-  V twice = x * fma(square, set1(2.0f * 0.7978845608028654f * 0.044715f), set1(2.0f * 0.7978845608028654f));
-  V magnitude = absolute(twice);
-  V e = exp2_negative(magnitude * set1(-kLog2E));
-  return x * where_negative(x, e, set1(1.0f)) / (set1(1.0f) + e);
+  constexpr float kLinear = -2.0f * 0.7978845608028654f * kLog2E;
+  V power = x * fma(x * x, set1(kLinear * 0.044715f), set1(kLinear));
+  return x / (set1(1.0f) + exp2_within(minimum(set1(126.0f), maximum(set1(-126.0f), power))));
 }
 
 inline float reciprocal_root(float x) { return 1.0f / __builtin_sqrtf(x); }

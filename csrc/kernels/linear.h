@@ -35,56 +35,6 @@ inline int64_t scratch_layout(const LinearArgs& a, float* base, LinearScratch& s
 // What follows the sums of a tile.
 enum class Ending { bias, gelu, residual, gate };
 
-// A whole tile of the result, of kRows rows from `walk` on. Sums go from the registers to the result.
-template <Ending ending, typename T, typename G>
-inline void whole_tile(const LinearArgs& a, RowWalk& walk, int64_t first, const float* left, int64_t left_stride,
-                       const float* panel, int64_t depth, const float* before) {
-  T* out = static_cast<T*>(a.out) + walk.row * a.outputs + first;
-  const T* residual[kRows];
-  const G* gate[kRows];
-  for (int r = 0; r < kRows; ++r, walk.next()) {
-    if constexpr (ending == Ending::residual || ending == Ending::gate) residual[r] = residual_row<T>(a, walk) + first;
-    if constexpr (ending == Ending::gate) gate[r] = modulation_row<G>(a.gate, walk.slot, walk.frame) + first;
-  }
-  V bias[kVectors];
-#pragma GCC unroll 4
-  for (int j = 0; j < kVectors; ++j) bias[j] = a.bias ? load(a.bias + first + j * W) : zero();
-  panel_product(left, left_stride, panel, depth, before, [&](int r, int j, V sum) {
-    V value = sum + bias[j];
-    if constexpr (ending == Ending::gelu) value = gelu(value);
-    if constexpr (ending == Ending::residual) value = value + load(residual[r] + j * W);
-    if constexpr (ending == Ending::gate) value = fma(value, load(gate[r] + j * W), load(residual[r] + j * W));
-    store(out + r * a.outputs + j * W, value);
-  });
-}
-
-using WholeTile = void (*)(const LinearArgs&, RowWalk&, int64_t, const float*, int64_t, const float*, int64_t,
-                           const float*);
-
-template <typename T>
-WholeTile choose_whole_tile(const LinearArgs& a) {
-  if (a.gelu) return a.residual.data ? nullptr : whole_tile<Ending::gelu, T, T>;
-  if (!a.residual.data) return whole_tile<Ending::bias, T, T>;
-  if (!a.gate.data) return whole_tile<Ending::residual, T, T>;
-  return a.gate.dtype == a.dtype ? whole_tile<Ending::gate, T, T> : whole_tile<Ending::gate, T, float>;
-}
-
-// Bias and GELU of a tile of sums, in place.
-inline void activate_tile(const LinearArgs& a, float* tile, int64_t first, int64_t columns) {
-  V bias[kVectors];
-#pragma GCC unroll 4
-  for (int j = 0; j < kVectors; ++j) {
-    int64_t count = columns - j * W;
-    bias[j] = !a.bias || count <= 0 ? zero() : load_some(a.bias + first + j * W, count < W ? count : W);
-  }
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      V value = load(tile + r * kPanel + j * W) + bias[j];
-      store(tile + r * kPanel + j * W, a.gelu ? gelu(value) : value);
-    }
-}
-
 // Rows of the weight that the next panel will be packed from, fetched from memory while this one is used: one part
 // for each tile.
 template <typename T>
@@ -109,6 +59,63 @@ struct PanelAhead {
 
   static constexpr int64_t kLine = 64 / int64_t(sizeof(T));
 };
+
+// Whole tiles of the result, `rows` rows from `walk` on. Sums go from the registers to the result.
+template <Ending ending, typename T, typename G>
+void whole_tiles(const LinearArgs& a, RowWalk& walk, int64_t rows, int64_t first, const float* left,
+                 int64_t left_stride, const float* panel, int64_t depth, const float* before, PanelAhead<T>& ahead) {
+  constexpr bool adds = ending == Ending::residual || ending == Ending::gate;
+  V bias[kVectors];
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) bias[j] = a.bias ? load(a.bias + first + j * W) : zero();
+  for (int64_t row = 0; row < rows; row += kRows) {
+    ahead.fetch();
+    T* out = static_cast<T*>(a.out) + walk.row * a.outputs + first;
+    const T* residual[kRows];
+    const G* gate[kRows];
+    for (int r = 0; adds && r < kRows; ++r, walk.next()) {
+      residual[r] = residual_row<T>(a, walk) + first;
+      if constexpr (ending == Ending::gate) gate[r] = modulation_row<G>(a.gate, walk.slot, walk.frame) + first;
+    }
+    if constexpr (!adds) walk.row += kRows;
+    const float* sums = before ? before + row * kPanel : nullptr;
+    panel_product(left + row * left_stride, left_stride, panel, depth, sums, [&](int r, int j, V sum) {
+      V value = sum + bias[j];
+      if constexpr (ending == Ending::gelu) value = gelu(value);
+      if constexpr (ending == Ending::residual) value = value + load(residual[r] + j * W);
+      if constexpr (ending == Ending::gate) value = fma(value, load(gate[r] + j * W), load(residual[r] + j * W));
+      store(out + r * a.outputs + j * W, value);
+    });
+  }
+}
+
+template <typename T>
+using WholeTiles = void (*)(const LinearArgs&, RowWalk&, int64_t, int64_t, const float*, int64_t, const float*,
+                            int64_t, const float*, PanelAhead<T>&);
+
+template <typename T>
+WholeTiles<T> choose_whole_tiles(const LinearArgs& a) {
+  if (a.gelu) return a.residual.data ? nullptr : whole_tiles<Ending::gelu, T, T>;
+  if (!a.residual.data) return whole_tiles<Ending::bias, T, T>;
+  if (!a.gate.data) return whole_tiles<Ending::residual, T, T>;
+  return a.gate.dtype == a.dtype ? whole_tiles<Ending::gate, T, T> : whole_tiles<Ending::gate, T, float>;
+}
+
+// Bias and GELU of a tile of sums, in place.
+inline void activate_tile(const LinearArgs& a, float* tile, int64_t first, int64_t columns) {
+  V bias[kVectors];
+#pragma GCC unroll 4
+  for (int j = 0; j < kVectors; ++j) {
+    int64_t count = columns - j * W;
+    bias[j] = !a.bias || count <= 0 ? zero() : load_some(a.bias + first + j * W, count < W ? count : W);
+  }
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      V value = load(tile + r * kPanel + j * W) + bias[j];
+      store(tile + r * kPanel + j * W, a.gelu ? gelu(value) : value);
+    }
+}
 
 // Rows of a block as float32: in place where they are, else copied. The last tile is filled up with zeros.
 inline const float* linear_left(const float* x, int64_t, int64_t, int64_t, int64_t, float*) { return x; }
@@ -135,7 +142,7 @@ void linear_item(const LinearArgs& a, int64_t item, const LinearScratch& s) {
       for (int64_t i = 0; i < a.inputs; ++i)
         s.x[r * a.inputs + i] = whole + r < rows ? left[(whole + r) * stride + i] : 0.0f;
   }
-  WholeTile finish = choose_whole_tile<T>(a);
+  WholeTiles<T> finish = choose_whole_tiles<T>(a);
   int64_t begin = item / blocks * kLinearPanels * kPanel;
   for (int64_t first = begin; first < begin + kLinearPanels * kPanel && first < a.outputs; first += kPanel) {
     int64_t columns = a.outputs - first < kPanel ? a.outputs - first : kPanel;
@@ -147,16 +154,17 @@ void linear_item(const LinearArgs& a, int64_t item, const LinearScratch& s) {
       PanelAhead<T> ahead(a, first, k, (rows + kRows - 1) / kRows);
       RowWalk walk(a, first_row);
       bool last = k + depth >= a.inputs;
-      for (int64_t row = 0; row < rows; row += kRows) {
+      int64_t row = 0;
+      if (last && finish && columns == kPanel) {
+        row = rows / kRows * kRows;
+        finish(a, walk, row, first, left + k, stride, s.panel, depth, k > 0 ? s.sums : nullptr, ahead);
+      }
+      for (; row < rows; row += kRows) {
         ahead.fetch();
         float* sums = s.sums + row * kPanel;
         const float* before = k > 0 ? sums : nullptr;
         const float* from = row < whole ? left + row * stride + k : s.x + k;
         int64_t from_stride = row < whole ? stride : a.inputs;
-        if (last && finish && row + kRows <= rows && columns == kPanel) {
-          finish(a, walk, first, from, from_stride, s.panel, depth, before);
-          continue;
-        }
         panel_product(from, from_stride, s.panel, depth, before,
                       [&](int r, int j, V sum) { store(sums + r * kPanel + j * W, sum); });
         if (!last) continue;

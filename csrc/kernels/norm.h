@@ -48,7 +48,7 @@ class Modulator {
     const M* scale = modulation_row<M>(a.scale, slot, frame);
     const M* shift = modulation_row<M>(a.shift, slot, frame);
     for_vectors(a.dim, [&](int64_t at, int64_t count) {
-      store_some(weight + at, set1(1.0f) + load_some(scale + at, count), count);
+      store_some(weight + at, set1(a.base) + load_some(scale + at, count), count);
       store_some(bias + at, load_some(shift + at, count), count);
     });
     at_slot = slot;

@@ -41,6 +41,7 @@ inline void store(fp16* p, V v) {
 
 inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 inline V maximum(V a, V b) { return _mm256_max_ps(a, b); }
+inline V minimum(V a, V b) { return _mm256_min_ps(a, b); }
 
 inline float sum(V v) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -65,9 +66,6 @@ inline V split_exponent(V x, V& fraction) {
   __m256i power = _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127));
   return _mm256_castsi256_ps(_mm256_slli_epi32(power, 23));
 }
-
-// a where x is negative (the sign bit of NaN counts), else b.
-inline V where_negative(V x, V a, V b) { return _mm256_blendv_ps(b, a, x); }
 
 // The nearest integers, within int8.
 inline void store_rounded(int8_t* p, V v) {

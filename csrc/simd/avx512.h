@@ -41,6 +41,7 @@ inline void store(fp16* p, V v) {
 
 inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 inline V maximum(V a, V b) { return _mm512_max_ps(a, b); }
+inline V minimum(V a, V b) { return _mm512_min_ps(a, b); }
 
 inline float sum(V v) { return _mm512_reduce_add_ps(v); }
 inline float largest(V v) { return _mm512_reduce_max_ps(v); }
@@ -57,9 +58,6 @@ inline V split_exponent(V x, V& fraction) {
   __m512i power = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
   return _mm512_castsi512_ps(_mm512_slli_epi32(power, 23));
 }
-
-// a where x is negative (the sign bit of NaN counts), else b.
-inline V where_negative(V x, V a, V b) { return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(x)), a); }
 
 // The nearest integers, within int8.
 inline void store_rounded(int8_t* p, V v) {

@@ -79,6 +79,7 @@ inline void store(fp16* p, V v) {
 inline V fma(V a, V b, V c) { return a * b + c; }
 // b where either is NaN, as the x86 instruction.
 inline V maximum(V a, V b) { return a > b ? a : b; }
+inline V minimum(V a, V b) { return a < b ? a : b; }
 
 inline float sum(V v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 inline float largest(V v) {
@@ -103,9 +104,6 @@ inline V split_exponent(V x, V& fraction) {
   __builtin_memcpy(&scale, &power, sizeof scale);
   return scale;
 }
-
-// a where x is negative, else b.
-inline V where_negative(V x, V a, V b) { return x < 0.0f ? a : b; }
 
 // The nearest integers, within int8. NaN becomes -127.
 inline void store_rounded(int8_t* p, V v) {

@@ -75,7 +75,10 @@ def test_output_is_that_of_the_parts(backend: str, dtype: torch.dtype, groups: i
     arguments = output_arguments(dtype, groups)
     out = ops.block_output(**arguments)
     assert out.dtype == dtype
-    assert error(out, output_by_parts(**arguments)) == 0
+    by_parts = output_by_parts(**arguments)
+    # The kernels norm without PyTorch's help here; a difference of one rounding may turn others.
+    rounding = torch.finfo(dtype).eps * by_parts.abs().max().item()
+    assert error(out, by_parts) <= (4 * rounding if backend.startswith("native") else 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,4 +1,4 @@
-"""Operations made of others: every backend, and the fake implementations, run them with its own parts.
+"""Operations made of others: a backend, and the fake implementations, run them with its own parts.
 
 A call for half a transformer layer goes through PyTorch's dispatcher once, where its parts would ten times.
 """
@@ -16,9 +16,10 @@ from wavecore.ops import checks
 
 
 def complete(parts: SimpleNamespace) -> SimpleNamespace:
-    """The functions of a backend with those that are made of them."""
-    parts.block_queries = partial(block_queries, parts)
-    parts.block_output = partial(block_output, parts)
+    """The functions of a backend with those that are made of them, where it has none of its own."""
+    for function in (block_queries, block_output):
+        if not hasattr(parts, function.__name__):
+            setattr(parts, function.__name__, partial(function, parts))
     return parts
 
 

@@ -7,12 +7,14 @@ threads as `torch.get_num_threads` says.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from wavecore import _native
-from wavecore.ops import checks, native_int8
+from wavecore.ops import checks, composite, native_int8
 from wavecore.ops.native_kernels import INSTRUCTION_SETS as INSTRUCTION_SETS
 from wavecore.ops.native_kernels import instruction_set as instruction_set
 from wavecore.ops.native_kernels import kernels
@@ -164,3 +166,61 @@ def _attend(
     except _native.MismatchError:
         checks.paged_attention(q, k_pages, v_pages, page_table, page_lengths)
         raise
+
+
+# Halves of a layer, where a library takes part in them, and checks of their arguments in words.
+_PARTS = SimpleNamespace(
+    backend="native",
+    layer_norm_modulate=layer_norm_modulate,
+    rms_norm=rms_norm,
+    linear=linear,
+    qkv_page_write=qkv_page_write,
+    paged_attention=paged_attention,
+)
+
+
+def block_queries(
+    x: Tensor,
+    modulation: Tensor,
+    weights: list[Tensor],
+    rope: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_ids: Tensor,
+    eps: float,
+    unroped_pages: Tensor | None = None,
+    unroped_ids: Tensor | None = None,
+) -> Tensor:
+    written = (rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids)
+    if x.dtype not in _LIBRARY_LINEAR:
+        rows = torch.empty((4, *x.shape), dtype=x.dtype)
+        try:
+            kernels.operations.block_projections(x, modulation, weights, rows, eps, torch.get_num_threads())
+        except _native.MismatchError:
+            pass  # nothing to do, or wrong: the parts say what
+        else:
+            _, q, k, v = rows.unbind()
+            return qkv_page_write(q, k, v, weights[6], weights[7], *written)
+    return composite.block_queries(_PARTS, x, modulation, weights, *written)
+
+
+def block_output(
+    attended: Tensor,
+    x: Tensor,
+    modulation: Tensor,
+    weights: list[Tensor],
+    keys: Tensor,
+    values: Tensor,
+    eps: float,
+) -> Tensor:
+    if x.dtype not in _LIBRARY_LINEAR:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        work = torch.empty(3 * x.numel() + attended.shape[:2].numel() * weights[9].shape[0], dtype=x.dtype)
+        tensors = (attended, x, modulation, weights, keys, values, work, out)
+        try:
+            kernels.operations.block_output(*tensors, eps, torch.get_num_threads())
+        except _native.MismatchError:
+            pass  # nothing to do, or wrong: the parts say what
+        else:
+            return out
+    return composite.block_output(_PARTS, attended, x, modulation, weights, keys, values, eps)

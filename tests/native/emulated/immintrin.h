@@ -82,6 +82,9 @@ inline Floats fmaddsub_ps(Floats a, Floats b, Floats c) {
 inline Floats max_ps(Floats a, Floats b) {
   return floats([&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
 }
+inline Floats min_ps(Floats a, Floats b) {
+  return floats([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+}
 inline Floats add_ps(Floats a, Floats b) { return a + b; }
 inline Floats sub_ps(Floats a, Floats b) { return a - b; }
 inline Floats mul_ps(Floats a, Floats b) { return a * b; }
@@ -226,6 +229,7 @@ inline __m256i half_of_ints(Ints v, int half) {
 #define _mm512_fmadd_ps emulated::fmadd_ps
 #define _mm512_fmaddsub_ps emulated::fmaddsub_ps
 #define _mm512_max_ps emulated::max_ps
+#define _mm512_min_ps emulated::min_ps
 #define _mm512_add_ps emulated::add_ps
 #define _mm512_sub_ps emulated::sub_ps
 #define _mm512_mul_ps emulated::mul_ps
