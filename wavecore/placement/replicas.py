@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import select
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from wavecore.placement.nursery import Nursery, how_it_ended
 from wavecore.placement.replica_options import ReplicaOptions, check_hellos
 from wavecore.placement.replica_stream import ReplicaPlacement, ReplicaStream
 from wavecore.placement.segment import Layout, StreamShape
+from wavecore.placement.sender import Sender
 from wavecore.placement.ticks import Ticks
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.trace import Trace
@@ -118,7 +118,7 @@ class Replicas:
             raise
         self._pids = [pid for pid, _ in children]
         self._connections = [connection for _, connection in children]
-        self._sending = [threading.Lock() for _ in children]
+        self._senders = [Sender(connection) for connection in self._connections]
         self._readers: list[threading.Thread] = []
         try:
             self._meet()
@@ -186,8 +186,7 @@ class Replicas:
         """Send a message to some ranks."""
         data = protocol.encode(message)
         for rank in ranks:
-            with suppress(OSError), self._sending[rank]:
-                self._connections[rank].send_bytes(data)
+            self._senders[rank].send(data)
 
     def _tell_all(self, message: Any) -> None:
         self._tell(message, *range(self.map.ranks))
@@ -195,13 +194,10 @@ class Replicas:
     def _abort(self, reason: str) -> None:
         """Have every rank end, also one that waits for another and reads no message."""
         data = protocol.encode(protocol.Abort(reason))
-        for connection, sending in zip(self._connections, self._sending, strict=True):
-            # A rank that stands still may leave no room for the reason.
-            if sending.acquire(timeout=0.1):
-                with suppress(OSError):
-                    if select.select([], [connection], [], 0.1)[1]:
-                        connection.send_bytes(data)
-                sending.release()
+        for connection, sender in zip(self._connections, self._senders, strict=True):
+            sender.send(data)
+            sender.flush(0.1)  # a rank that stands still may leave no room for the reason
+            sender.close()
             with suppress(OSError):
                 protocol.hang_up(connection)
 
@@ -336,6 +332,8 @@ class Replicas:
                 self._lock.wait_for(lambda: len(self._exited) == len(pids), timeout=_GRACE)
         for reader in getattr(self, "_readers", []):
             reader.join(_GRACE)  # it ends with the process that it listens to
+        for sender in getattr(self, "_senders", []):
+            sender.close()
         for connection in getattr(self, "_connections", []):
             connection.close()
         if self._own_nursery:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 
@@ -121,6 +122,31 @@ def test_a_stage_that_stands_still_is_named_by_the_one_that_waits(dit, nursery):
         finally:
             os.kill(replicas.pids[1], signal.SIGCONT)
     assert "stage 1" in message and "within 1 s, it did not" in message
+
+
+def test_a_long_prompt_does_not_wait_for_a_rank_that_is_at_work(dit, nursery):
+    """As standing still is to the others: it reads nothing, and takes what is sent once it goes on."""
+    short, long = (dit.encode_text(text_features().repeat(1, times, 1)) for times in (1, 4000))
+    stuck = threading.Event()
+    with Replicas(dit, RULES, LATENT, ReplicaOptions(timeout=60), nursery=nursery) as replicas:
+        stream = replicas.stream(RULES, levels_of(2), 0, 2)
+        stream.enter(0, short)
+        for pid in replicas.pids:
+            os.kill(pid, signal.SIGSTOP)
+
+        def go_on():
+            for pid in replicas.pids:
+                os.kill(pid, signal.SIGCONT)
+
+        rescue = threading.Timer(30, lambda: (stuck.set(), go_on()))
+        rescue.start()
+        try:
+            stream.enter(1, long)
+            assert not stuck.is_set()
+        finally:
+            rescue.cancel()
+            go_on()
+        assert [stream.take()[0] for _ in range(2)] == [0, 1]
 
 
 def test_a_stage_that_does_not_come_is_named(dit, nursery, monkeypatch):
