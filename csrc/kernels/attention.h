@@ -6,12 +6,9 @@
 // valid tokens are read, so what lies behind them in a page cannot leak.
 #pragma once
 
-#include "panel.h"
+#include "key_blocks.h"
 
 namespace wavecore::WAVECORE_ISA {
-
-constexpr int64_t kKeyBlock = 192;        // keys and values of 128 floats of a block fit a second-level cache of 512 KB
-static_assert(kKeyBlock % kPanel == 0, "a block is whole panels");
 
 constexpr float kLn2 = 0.69314718055994530942f;
 
@@ -40,46 +37,6 @@ inline int64_t scratch_layout(const PagedAttentionArgs& a, float* base, Attentio
   take(s.sum, rows);
   return used;
 }
-
-// Walks the valid tokens of a slot's context in attention order.
-template <typename T>
-struct ContextWalk {
-  const PagedAttentionArgs& a;
-  const int32_t* table;
-  const int32_t* lengths;
-  int64_t head;
-  int64_t entry = 0;
-  int64_t token = 0;
-
-  // Row pointers of the next tokens, at most kKeyBlock; returns how many.
-  int64_t next_block(const T** k_rows, const T** v_rows) {
-    int64_t count = 0;
-    while (count < kKeyBlock && entry < a.pages_per_slot) {
-      int64_t take = lengths[entry] - token;
-      if (take > kKeyBlock - count) take = kKeyBlock - count;
-      if (take > 0) {
-        const T* k = row(a.k_pages);
-        const T* v = row(a.v_pages);
-        for (int64_t i = 0; i < take; ++i) {
-          k_rows[count + i] = k + i * a.k_pages.token_stride;
-          v_rows[count + i] = v + i * a.v_pages.token_stride;
-        }
-        count += take;
-        token += take;
-      }
-      if (token >= lengths[entry]) {
-        ++entry;
-        token = 0;
-      }
-    }
-    return count;
-  }
-
-  const T* row(const Pages& pages) const {
-    return static_cast<const T*>(pages.data) + table[entry] * pages.page_stride + token * pages.token_stride +
-           head * pages.head_stride;
-  }
-};
 
 // Values to panels [panel][kKeyBlock][kPanel], and behind those the vectors that fill no panel, [kKeyBlock][W] each.
 // Rows of whole values would lie a power of two apart and crowd into a few sets of the first-level cache.
@@ -168,9 +125,9 @@ inline void store_attention(const PagedAttentionArgs& a, int64_t slot, int64_t h
 }
 
 template <typename T>
-void paged_attention_item(const PagedAttentionArgs& a, int64_t item, const AttentionScratch& s) {
-  int64_t blocks = (a.queries + a.query_block - 1) / a.query_block;
-  int64_t block = item % blocks, head = item / blocks % a.heads, slot = item / blocks / a.heads;
+void paged_attention_item(const PagedAttentionArgs& a, int64_t item, KeyBlocks<T>& blocks, const AttentionScratch& s) {
+  int64_t parts = (a.queries + a.query_block - 1) / a.query_block;
+  int64_t block = item % parts, head = item / parts % a.heads, slot = item / parts / a.heads;
   int64_t first = block * a.query_block, dim = a.head_dim, padded = round_up(dim, W);
   int64_t rows = a.queries - first < a.query_block ? a.queries - first : a.query_block;
   int64_t tiles = (rows + kRows - 1) / kRows;
@@ -190,17 +147,19 @@ void paged_attention_item(const PagedAttentionArgs& a, int64_t item, const Atten
   }
   __builtin_memset(s.out, 0, sizeof(float) * tiles * kRows * padded);
 
-  const T* k_rows[kKeyBlock];
-  const T* v_rows[kKeyBlock];
-  ContextWalk<T> walk{a, a.page_table + slot * a.pages_per_slot, a.page_lengths + slot * a.pages_per_slot, head};
-  while (int64_t keys = walk.next_block(k_rows, v_rows)) {
-    pack_panels(k_rows, keys, dim, s.k);
-    pack_values(v_rows, keys, dim, padded, s.v);
+  for (bool more = true; more; blocks.advance()) {
+    const KeyBlock<T>& now = *blocks.now;
+    more = blocks.look_ahead();
+    if (now.keys == 0) continue;  // an empty context
+    pack_panels(now.k, now.keys, dim, s.k);
+    pack_values(now.v, now.keys, dim, padded, s.v);
+    int64_t fetched = (blocks.then->keys + tiles - 1) / tiles;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       int64_t row = tile * kRows;
-      for (int64_t key = 0; key < keys; key += kPanel)
+      blocks.then->fetch(fetched, dim);
+      for (int64_t key = 0; key < now.keys; key += kPanel)
         panel_tile(s.q + row * dim, dim, s.k + key * dim, dim, s.scores + key, kKeyBlock);
-      weigh_values(s.scores, keys, s.v, padded, s.max + row, s.sum + row, s.out + row * padded);
+      weigh_values(s.scores, now.keys, s.v, padded, s.max + row, s.sum + row, s.out + row * padded);
     }
   }
 
@@ -211,8 +170,9 @@ inline void paged_attention(const PagedAttentionArgs& a, int64_t begin, int64_t 
   AttentionScratch scratch;
   scratch_layout(a, base, scratch);
   for_dtype(a.dtype, [&](auto* type) {
-    for (int64_t item = begin; item < end; ++item)
-      paged_attention_item<typename Pointee<decltype(type)>::type>(a, item, scratch);
+    using T = typename Pointee<decltype(type)>::type;
+    KeyBlocks<T> blocks(a, begin, end);
+    for (int64_t item = begin; item < end; ++item) paged_attention_item(a, item, blocks, scratch);
   });
 }
 

@@ -29,9 +29,10 @@ inline void pack_group(const T* const* rows, int64_t present, int64_t depth, flo
 // Rows of a page lie apart, so that the processor does not foresee the next one.
 constexpr int64_t kRowsAhead = 16;
 
-template <typename T>
+// Into the first-level cache, or with a locality of 2 into the second-level one.
+template <int locality = 3, typename T>
 inline void prefetch_row(const T* row, int64_t depth) {
-  for (int64_t at = 0; at < depth; at += 64 / int64_t(sizeof(T))) __builtin_prefetch(row + at);
+  for (int64_t at = 0; at < depth; at += 64 / int64_t(sizeof(T))) __builtin_prefetch(row + at, 0, locality);
 }
 
 // Rows to panels [panel][depth][kPanel]; rows missing from the last panel are zero.

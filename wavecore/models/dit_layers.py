@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import torch
@@ -97,30 +98,14 @@ class Block(nn.Module):
     def query_weights(self) -> QueryWeights:
         """Weights of the first half, for `wavecore.ops.block_queries`."""
         attn = self.self_attn
-        q, k, v = attn.q, attn.k, attn.v
-        return QueryWeights(
-            q.weight, q.bias, k.weight, k.bias, v.weight, v.bias, attn.norm_q.weight, attn.norm_k.weight
-        )
+        parts = (attn.q, attn.k, attn.v, attn.norm_q, attn.norm_k)
+        return QueryWeights(*(weight for part in parts for weight in _weights(part)))
 
     def output_weights(self) -> OutputWeights:
         """Weights of the second half, for `wavecore.ops.block_output`."""
-        out, norm, cross, ffn = self.self_attn.o, self.norm3, self.cross_attn, self.ffn
-        q, cross_out, up, down = cross.q, cross.o, cast(Linear, ffn[0]), cast(Linear, ffn[2])
-        return OutputWeights(
-            out.weight,
-            out.bias,
-            norm.weight,
-            norm.bias,
-            q.weight,
-            q.bias,
-            cross.norm_q.weight,
-            cross_out.weight,
-            cross_out.bias,
-            up.weight,
-            up.bias,
-            down.weight,
-            down.bias,
-        )
+        cross, ffn = self.cross_attn, self.ffn
+        parts = (self.self_attn.o, self.norm3, cross.q, cross.norm_q, cross.o, ffn[0], ffn[2])
+        return OutputWeights(*(weight for part in parts for weight in _weights(part)))
 
     def text_keys(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-attention keys and values [b, l, h, d] of embedded text [b, l, D]."""
@@ -153,6 +138,11 @@ class Block(nn.Module):
         x = ops.gate_residual(x, attn.o(ops.attention(q, k, attn.split(attn.v(n)), mask).flatten(-2)), gate1)
         x = self.cross(x, keys, values)
         return ops.gate_residual(x, self.ffn(ops.layer_norm_modulate(x, shift2, scale2, self.eps)), gate2)
+
+
+def _weights(layer: nn.Module) -> Iterable[Tensor]:
+    """Weight and, where there is one, bias: attributes of modules take longer than a small kernel's start."""
+    return cast(Iterable[Tensor], layer._parameters.values())
 
 
 def _modulation_table(rows: int, dim: int) -> nn.Parameter:
