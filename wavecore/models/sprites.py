@@ -31,7 +31,7 @@ SPRITES_DEFAULTS = StreamDefaults(
     anchor_chunks=0,
     history=1,
     store_history=2,
-    noise_span=0.4,  # with more noise a subject leaves the path of a fast source, with less its shape suffers
+    noise_span=0.1,  # with more noise a subject leaves the path of a fast source, with less its shape suffers
     noise_scale=0.5,
 )
 
