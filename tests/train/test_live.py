@@ -12,9 +12,9 @@ from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
 from wavecore.train.codec import fit_linear
 from wavecore.train.denoiser import SPRITES_DIT, DenoiserSettings, DenoiserTraining, batch_loss
-from wavecore.train.live import AROUND, LIVE_LATENTS, live_batches, make_live_clip
+from wavecore.train.live import AROUND, LIVE_LATENTS, SPAN, live_batches, make_live_clip
 
-LOWEST = SPRITES_DEFAULTS.strength - SPRITES_DEFAULTS.noise_span
+LOWEST = SPRITES_DEFAULTS.strength - SPAN
 
 
 @pytest.fixture(scope="module")

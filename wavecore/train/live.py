@@ -24,7 +24,8 @@ from wavecore.train.clips import draw_scenes, encode_frames, subject_mask
 from wavecore.train.noise import SHIFT
 
 LIVE_LATENTS = 8
-AROUND = 0.1  # noise to either side of what the controller would give
+SPAN = 0.4  # by how much full motion lowers the noise: more than a controller, chosen afterwards, will
+AROUND = 0.1  # of that noise, to either side
 EARLIER_PASS = 1 / 2  # share of batches that the model has denoised once already
 
 
@@ -41,7 +42,7 @@ class LiveClip:
     prompt : str
         Says nothing of motion.
     strength : float
-        Share of noise that the source's motion asks for.
+        Share of noise after the source's motion.
     """
 
     latents: Tensor
@@ -64,7 +65,7 @@ def make_live_clip(vae: SpritesVAE, generator: np.random.Generator) -> LiveClip:
     subject, scenery = random_motion(generator)
     frames, centre = render_moving(wanted, subject, scenery, count, place)
     source = encode_frames(vae, render_moving(seen, subject, scenery, count, place)[0], from_start)
-    noise = motion_noise(SPRITES_DEFAULTS)
+    noise = motion_noise(SPRITES_DEFAULTS, span=SPAN)
     motion = float(source.diff(dim=1).square().mean((0, 2, 3)).sqrt().max())
     return LiveClip(
         encode_frames(vae, frames, from_start).half(),
