@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,10 @@ def baselines(seconds: float) -> dict[str, Any]:
 
 
 def equal(seconds: float) -> dict[str, Any]:
-    """Frames of replicas and of one device, N = 1, 2, 4, 5, M = 8: every exchange mode and transport."""
+    """Frames of replicas and of one device, N = 1, 2, 4, 5, M = 8: every exchange mode and transport.
+
+    With a rank a stage, and with two ranks that take the stages in turn.
+    """
     pipe = wavecore.load("sprites")
     frames = 1 + pipe.model.vae.temporal_factor * (8 * pipe.model.defaults.chunk_frames - 1)
     result: dict[str, Any] = {"frames": frames}
@@ -169,14 +172,13 @@ def equal(seconds: float) -> dict[str, Any]:
         for steps in (1, 2, 4, 5):
             here = {order: _clip(pipe, steps, frames, order=order) for order in ("slots", "batched")}
             same = []
-            for mode in EXCHANGE_MODES:
-                for transport in TRANSPORTS:
-                    options = ReplicaOptions(mode=mode, transport=transport)  # type: ignore[arg-type]
-                    latent = pipe.model.dit.config.in_channels, SIZE, SIZE
-                    rules = pipe.rules("wavefront", steps)
-                    with Replicas(pipe.model.dit, rules, latent, options, nursery=nursery) as replicas:
-                        there = _clip(pipe, steps, frames, replicas=replicas)
-                    same.append(all(map(torch.equal, there, here["slots"])))
+            for mode, transport, ranks in product(EXCHANGE_MODES, TRANSPORTS, sorted({2, steps + 1})):
+                options = ReplicaOptions(ranks=ranks, mode=mode, transport=transport)  # type: ignore[arg-type]
+                latent = pipe.model.dit.config.in_channels, SIZE, SIZE
+                rules = pipe.rules("wavefront", steps)
+                with Replicas(pipe.model.dit, rules, latent, options, nursery=nursery) as replicas:
+                    there = _clip(pipe, steps, frames, replicas=replicas)
+                same.append(all(map(torch.equal, there, here["slots"])))
             difference = float((here["slots"][1] - here["batched"][1]).abs().max())
             result[f"{steps} steps"] = {
                 "same_frames_and_latents": f"{sum(same)} of {len(same)}",

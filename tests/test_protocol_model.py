@@ -23,11 +23,13 @@ def check(folder, *defines):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300).stdout
 
 
-def test_no_torn_page_and_no_deadlock_with_a_crash_anywhere(tmp_path):
-    output = check(tmp_path)
+@pytest.mark.parametrize("defines", [(), ("-DRANKS=2",)], ids=["a rank a stage", "in turn"])
+def test_no_torn_page_and_no_deadlock_with_a_crash_anywhere(tmp_path, defines):
+    output = check(tmp_path, *defines)
     assert "errors: 0" in output and "max search depth too small" not in output
 
 
 def test_without_credits_a_page_is_overwritten_while_it_is_read(tmp_path):
+    """Where ranks have stages of their own: two that take turns wait for each other in every tick as it is."""
     output = check(tmp_path, "-DNO_CREDITS")
     assert "errors: 1" in output and "assertion violated" in output
