@@ -22,7 +22,28 @@ struct HeadRows {
   int64_t head_stride;
 };
 
+// Whether results go past the caches: where they would take most of a third-level cache, and lie on whole vectors.
 template <typename T>
+inline bool streams(const QkvPageWriteArgs& a) {
+  constexpr int64_t kMostCached = int64_t(16) << 20, kVector = W * int64_t(sizeof(T));
+  if (3 * a.tokens * a.heads * a.head_dim * int64_t(sizeof(T)) <= kMostCached) return false;
+  uintptr_t places = reinterpret_cast<uintptr_t>(a.q_out) | uintptr_t(a.head_dim * int64_t(sizeof(T)));
+  const Pages written[] = {a.k_pages, a.v_pages, a.unroped_pages, a.peer_k_pages, a.peer_v_pages};
+  for (const Pages& pages : written)
+    places |= reinterpret_cast<uintptr_t>(pages.data) |
+              uintptr_t((pages.page_stride | pages.token_stride | pages.head_stride) * int64_t(sizeof(T)));
+  return places % kVector == 0;
+}
+
+template <bool past, typename T>
+inline __attribute__((always_inline)) void put(T* p, V v, int64_t count) {
+  if (past)
+    stream(p, v);
+  else
+    store_some(p, v, count);
+}
+
+template <bool past, typename T>
 inline void norm_and_rotate(const T* x, const float* weight, float factor, const float* rope, int64_t heads,
                             int64_t head_dim, HeadRows<T> rotated, HeadRows<T> plain) {
   V scale = set1(factor);
@@ -31,19 +52,25 @@ inline void norm_and_rotate(const T* x, const float* weight, float factor, const
     const float* w = weight + head * head_dim;
     for_vectors(head_dim, [&](int64_t at, int64_t count) {
       V normed = load_some(from + at, count) * scale * load_some(w + at, count);
-      if (plain.data) store_some(plain.data + head * plain.head_stride + at, normed, count);
+      if (plain.data) put<past>(plain.data + head * plain.head_stride + at, normed, count);
       if (rotated.data) {
         V turned = rotate(normed, load_some(rope + at, count));
-        store_some(rotated.data + head * rotated.head_stride + at, turned, count);
+        put<past>(rotated.data + head * rotated.head_stride + at, turned, count);
       }
     });
   }
 }
 
-template <typename T>
+template <bool past, typename T>
 inline void copy_heads(const T* x, int64_t head_stride, int64_t heads, int64_t head_dim, HeadRows<T> out) {
-  for (int64_t head = 0; head < heads; ++head)
-    __builtin_memcpy(out.data + head * out.head_stride, x + head * head_stride, sizeof(T) * head_dim);
+  for (int64_t head = 0; head < heads; ++head) {
+    T* to = out.data + head * out.head_stride;
+    const T* from = x + head * head_stride;
+    if constexpr (past && sizeof(T) == sizeof(float))
+      for (int64_t at = 0; at < head_dim; at += W) stream(to + at, load(from + at));
+    else
+      __builtin_memcpy(to, from, sizeof(T) * head_dim);
+  }
 }
 
 template <typename T>
@@ -52,7 +79,7 @@ inline void zero_heads(int64_t heads, int64_t head_dim, HeadRows<T> out) {
     __builtin_memset(out.data + head * out.head_stride, 0, sizeof(T) * head_dim);
 }
 
-template <typename T>
+template <bool past, typename T>
 void qkv_page_write_rows(const QkvPageWriteArgs& a, int64_t begin, int64_t end) {
   int64_t rows = a.pages_per_slot * a.page_tokens;
   int64_t dim = a.heads * a.head_dim;
@@ -77,15 +104,15 @@ void qkv_page_write_rows(const QkvPageWriteArgs& a, int64_t begin, int64_t end) 
     const T* q = token_row<T>(a.q, slot, token);
     const T* k = token_row<T>(a.k, slot, token);
     HeadRows<T> q_out{static_cast<T*>(a.q_out) + (slot * a.tokens + token) * dim, a.head_dim};
-    norm_and_rotate(q, a.q_weight, rms_factor(q, dim, a.eps), rope, a.heads, a.head_dim, q_out,
+    norm_and_rotate<past>(q, a.q_weight, rms_factor(q, dim, a.eps), rope, a.heads, a.head_dim, q_out,
                     HeadRows<T>{nullptr, 0});
     HeadRows<T> k_first = k_out.data ? k_out : peer_k;
     if (k_first.data || plain.data)
-      norm_and_rotate(k, a.k_weight, rms_factor(k, dim, a.eps), rope, a.heads, a.head_dim, k_first, plain);
-    if (k_out.data && peer_k.data) copy_heads(k_out.data, k_out.head_stride, a.heads, a.head_dim, peer_k);
+      norm_and_rotate<past>(k, a.k_weight, rms_factor(k, dim, a.eps), rope, a.heads, a.head_dim, k_first, plain);
+    if (k_out.data && peer_k.data) copy_heads<past>(k_out.data, k_out.head_stride, a.heads, a.head_dim, peer_k);
     const HeadRows<T> values[] = {v_out, peer_v};
     for (const HeadRows<T>& out : values)
-      if (out.data) copy_heads(token_row<T>(a.v, slot, token), a.head_dim, a.heads, a.head_dim, out);
+      if (out.data) copy_heads<past>(token_row<T>(a.v, slot, token), a.head_dim, a.heads, a.head_dim, out);
   }
 }
 
@@ -107,7 +134,10 @@ void rope_shift_rows(const RopeShiftArgs& a, int64_t begin, int64_t end) {
 
 inline void qkv_page_write(const QkvPageWriteArgs& a, int64_t begin, int64_t end) {
   for_dtype(a.dtype, [&](auto* type) {
-    qkv_page_write_rows<typename Pointee<decltype(type)>::type>(a, begin, end);
+    using T = typename Pointee<decltype(type)>::type;
+    if (!streams<T>(a)) return qkv_page_write_rows<false, T>(a, begin, end);
+    qkv_page_write_rows<true, T>(a, begin, end);
+    finish_streams();
   });
 }
 

@@ -62,6 +62,5 @@ inline void store_pair(bf16* p, V low, V high) { _mm512_storeu_si512(p, narrow(l
 
 // Past the caches, to an aligned line that is not read soon; visible to other threads after `finish_streams`.
 inline void stream_pair(bf16* p, V low, V high) { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow(low, high)); }
-inline void finish_streams() { _mm_sfence(); }
 
 }  // namespace wavecore::WAVECORE_ISA

@@ -25,19 +25,26 @@ inline V load(const fp16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
-inline void store(bf16* p, V v) {
+inline __m128i narrow_bf16(V v) {
   __m256i bits = _mm256_castps_si256(v);
   __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
   rounded = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan), 16);
   __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+  return _mm256_castsi256_si128(packed);
 }
-inline void store(fp16* p, V v) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-}
+inline __m128i narrow_fp16(V v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
+inline void store(bf16* p, V v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(v)); }
+inline void store(fp16* p, V v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(v)); }
+
+// Past the caches, to an address that is a multiple of the vector's size in memory: for what is not read soon. Visible
+// to other threads after `finish_streams`.
+inline void stream(float* p, V v) { _mm256_stream_ps(p, v); }
+inline void stream(bf16* p, V v) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(v)); }
+inline void stream(fp16* p, V v) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(v)); }
+inline void finish_streams() { _mm_sfence(); }
 
 inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 inline V maximum(V a, V b) { return _mm256_max_ps(a, b); }

@@ -26,18 +26,24 @@ inline V load(const fp16* p) {
 }
 
 inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
-inline void store(bf16* p, V v) {
+inline __m256i narrow_bf16(V v) {
   __m512i bits = _mm512_castps_si512(v);
   __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
   rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
-  __m256i narrow = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
-inline void store(fp16* p, V v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-}
+inline __m256i narrow_fp16(V v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+inline void store(bf16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
+inline void store(fp16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(v)); }
+
+// Past the caches, to an address that is a multiple of the vector's size in memory: for what is not read soon. Visible
+// to other threads after `finish_streams`.
+inline void stream(float* p, V v) { _mm512_stream_ps(p, v); }
+inline void stream(bf16* p, V v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
+inline void stream(fp16* p, V v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(v)); }
+inline void finish_streams() { _mm_sfence(); }
 
 inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 inline V maximum(V a, V b) { return _mm512_max_ps(a, b); }

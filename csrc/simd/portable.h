@@ -76,6 +76,13 @@ inline void store(fp16* p, V v) {
   for (int i = 0; i < W; ++i) p[i] = narrow_fp16(v[i]);
 }
 
+// There is no way past the caches.
+template <typename T>
+inline void stream(T* p, V v) {
+  store(p, v);
+}
+inline void finish_streams() {}
+
 inline V fma(V a, V b, V c) { return a * b + c; }
 // b where either is NaN, as the x86 instruction.
 inline V maximum(V a, V b) { return a > b ? a : b; }

@@ -45,6 +45,26 @@ def test_a_peer_or_unroped_keys_alone(backend: str, peer: bool) -> None:
     check(PageWrite(unroped=not peer, peer=peer))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_results_beyond_the_caches(backend: str, dtype: torch.dtype, offset: int) -> None:
+    """Kernels may store many results otherwise than few; the same numbers in parts are the same bits."""
+    half = 360 * 4 // dtype.itemsize
+    case = PageWrite(1, 2 * half, 32, 64, half, dtype, unroped=False, peer=False)
+    pages = case.arguments["k_pages"]
+    case.arguments["k_pages"] = pages.new_full((pages.numel() + offset,), torch.nan)[offset:].view(
+        pages.shape
+    )
+    whole, parts = case.copy(), case.copy()
+    q = ops.qkv_page_write(**whole | {"k_pages": case.arguments["k_pages"]})
+    for part in (slice(None, half), slice(half, None)):
+        taken = {name: parts[name][:, part] for name in ("q", "k", "v", "rope")}
+        ids = parts["page_ids"][:, :1] if part.start is None else parts["page_ids"][:, 1:]
+        assert torch.equal(q[:, part], ops.qkv_page_write(**parts | taken | {"page_ids": ids}))
+    assert torch.equal(case.arguments["k_pages"].nan_to_num(7.0), parts["k_pages"].nan_to_num(7.0))
+    assert torch.equal(whole["v_pages"].nan_to_num(7.0), parts["v_pages"].nan_to_num(7.0))
+
+
 def test_no_slots(backend: str) -> None:
     check(PageWrite(slots=0))
 

@@ -98,6 +98,5 @@ inline void stream_pair(bf16* p, V low, V high) {
   if (reinterpret_cast<uintptr_t>(p) % 64) __builtin_trap();
   store_pair(p, low, high);
 }
-inline void finish_streams() {}
 
 }  // namespace wavecore::WAVECORE_ISA

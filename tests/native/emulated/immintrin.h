@@ -73,6 +73,12 @@ void storeu(void* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// Past the caches, which the instruction does to whole lines only.
+inline void stream(float* p, Floats v) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof v) __builtin_trap();
+  std::memcpy(p, &v, sizeof v);
+}
+
 inline Floats fmadd_ps(Floats a, Floats b, Floats c) {
   return floats([&](int i) { return std::fma(a[i], b[i], c[i]); });
 }
@@ -223,6 +229,7 @@ inline __m256i half_of_ints(Ints v, int half) {
 #define _mm512_loadu_ps emulated::loadu<emulated::Floats>
 #define _mm512_loadu_si512 emulated::loadu<emulated::Ints>
 #define _mm512_storeu_ps emulated::storeu<emulated::Floats>
+#define _mm512_stream_ps emulated::stream
 #define _mm512_storeu_si512 emulated::storeu<emulated::Ints>
 #define _mm512_castsi512_ps emulated::bits<emulated::Floats>
 #define _mm512_castps_si512 emulated::bits<emulated::Ints>
