@@ -71,6 +71,8 @@ def checks(device: str) -> Iterator[Check]:
     if device == "cuda":
         yield Check("on a stream of its own", lambda: _side_stream(data))
         yield Check("in a CUDA graph", lambda: _graph(data))
+        yield Check("offsets beyond 32 bits (pages)", lambda: _far_page(data))
+        yield Check("offsets beyond 32 bits (rows)", lambda: _far_rows(data))
 
 
 def _rowwise_checks(data: Inputs) -> Iterator[Check]:
@@ -238,3 +240,24 @@ def _graph(data: Inputs) -> tuple[float, float]:
     x.copy_(data.y)
     graph.replay()
     return _error(out, work().cpu()), 0
+
+
+def _far_page(data: Inputs) -> tuple[float, float]:
+    """A page that begins more than 2^31 elements into the pool: the same as one nearby."""
+    stride = 2**31 + 8
+    pool = torch.empty(stride + 64, device=data.device, dtype=data.dtype)
+    pages = pool.as_strided((2, 4, 1, 8), (stride, 8, 8, 1))
+    near = torch.randn(1, 4, 1, 8, device=data.device, dtype=data.dtype)
+    pages[1:] = near
+    q = torch.randn(1, 3, 1, 8, device=data.device, dtype=data.dtype)
+    table, lengths = (torch.tensor([[n]], dtype=torch.int32, device=data.device) for n in (1, 4))
+    far = ops.paged_attention(q, pages, pages, table, lengths)
+    return _error(far, ops.paged_attention(q, near, near, table - 1, lengths).cpu()), 0
+
+
+def _far_rows(data: Inputs) -> tuple[float, float]:
+    """Rows on both sides of the 2^31st element."""
+    x = torch.empty(2**31 // data.dim + 64, data.dim, device=data.device, dtype=data.dtype)
+    x[-128:] = data.x[0, :128]
+    out = ops.rms_norm(x, data.weight, EPS)[-128:]
+    return _error(out, ops.rms_norm(data.x[0, :128], data.weight, EPS).cpu()), 0

@@ -130,7 +130,6 @@ def _attention_tma(int8: bool) -> Case:
         lambda target: {
             "INT8": int8,
             "LSE": True,
-            "SPECIALIZE": False,
             "BLOCK_M": m,
             "BLOCK_N": n,
             "HEAD_DIM": HEAD_DIM,

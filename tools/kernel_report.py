@@ -4,7 +4,7 @@
 
 For each kernel at the shapes of Wan 1.3B: registers, spills, shared memory, counts of matrix and TMA
 instructions, and how long it must take by a count of bytes and operations. Exits with 1 when a kernel spills,
-does not fit into shared memory, or lacks an instruction that it was written for.
+does not fit into shared memory, multiplies a stride in 32 bits, or lacks an instruction that it was promised.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ RATES = {
     90: {"bf16": 989e12, "int8": 1979e12, "bytes": 4.8e12},
     100: {"bf16": 2250e12, "int8": 4500e12, "bytes": 8.0e12},
 }
+# Strides among the arguments, and lines of Triton's intermediate code that pass them on or multiply.
+STRIDE = re.compile(r"(?<!per)_(slot|token|head|page|stride|row|frame)$")
+MADE = re.compile(
+    r"%(\w+) = (tt\.splat|tt\.broadcast|tt\.expand_dims|arith\.muli) ([^\n:{]*)[^\n:]*: ([^\n]*) loc"
+)
 COUNTED = ("HMMA", "IMMA", "HGMMA", "IGMMA", "UTCHMMA", "UTCIMMA", "UTMALDG", "LDGSTS")
 
 
@@ -64,7 +69,7 @@ def signature(case: Case, target: int) -> tuple[dict[str, str], dict[str, Any]]:
     return types, constants
 
 
-def compile_case(case: Case, target: int) -> Any:
+def compile_case(case: Case, target: int, debug: bool = False) -> Any:
     """Compile for a target; pointers and strides that are multiples of 16 at Wan's shapes are promised so."""
     types, constants = signature(case, target)
     aligned = {
@@ -74,7 +79,7 @@ def compile_case(case: Case, target: int) -> Any:
     }
     source = ASTSource(fn=case.kernel, signature=types, constexprs=constants, attrs=aligned)
     warps, stages = case.launch(target)
-    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, "debug": debug}
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)
 
 
@@ -106,10 +111,25 @@ def inspect(case: Case, target: int, folder: Path) -> Row:
         row.faults.append(f"{row.spills} register spills")
     if row.shared > SHARED_LIMIT[target]:
         row.faults.append(f"{row.shared} bytes of shared memory, limit {SHARED_LIMIT[target]}")
+    for name in narrow_offsets(case, compiled.asm["ttir"]):
+        row.faults.append(f"a product with {name} in 32 bits")
     for name in case.promises.get(target, ()):
         if not counts[name]:
             row.faults.append(f"no {name}")
     return row
+
+
+def narrow_offsets(case: Case, ttir: str) -> list[str]:
+    """Strides that are multiplied in 32 bits, where an offset into a large tensor overflows."""
+    meant = {name: name for name in case.kernel.arg_names if STRIDE.search(name)}
+    found = []
+    for name, operation, operands, kind in MADE.findall(ttir):
+        used = [meant[each] for each in re.findall(r"%(\w+)", operands) if each in meant]
+        if used and operation != "arith.muli":
+            meant[name] = used[0]  # the same number in another shape
+        elif used and re.search(r"\bi32\b|xi32\b", kind):
+            found.append(used[0])
+    return found
 
 
 def roofline(case: Case, target: int) -> tuple[float, str]:

@@ -32,7 +32,7 @@ def _rotate(even, odd, rope, HALF_HEAD, PAIRS: tl.constexpr):
 
 @triton.jit
 def _page_pointers(pages, page, row, columns, head_dim, page_stride, token_stride, head_stride):
-    heads = columns // head_dim * head_stride + columns % head_dim
+    heads = (columns // head_dim).to(tl.int64) * head_stride + columns % head_dim
     return pages + page.to(tl.int64) * page_stride + row * token_stride + heads
 
 

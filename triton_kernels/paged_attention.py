@@ -48,7 +48,8 @@ def paged_attention_kernel(
     for entry in range(entries):
         length = tl.load(page_lengths + slot * entries + entry)
         page = tl.load(page_table + slot * entries + entry).to(tl.int64)
-        tl.device_assert((length <= 0) | ((page >= 0) & (page < pages)), "page_table out of range")
+        tl.device_assert((length >= 0) & (length <= page_tokens), "page_lengths out of range")
+        tl.device_assert((length == 0) | ((page >= 0) & (page < pages)), "page_table out of range")
         page = tl.where(length > 0, page, 0)
         k_base = k_pages + page * k_page_stride + head * k_head_stride
         v_base = v_pages + page * v_page_stride + head * v_head_stride

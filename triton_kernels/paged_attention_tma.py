@@ -2,12 +2,11 @@
 
 The grid is persistent: as many programs as multiprocessors, which step through a list of (slot, head, query
 tile). The slot of the longest context comes first, so that no long item is left for the end. Whole blocks of
-keys need no mask; the ragged end of a page is a block of its own, masked.
+keys need no mask; the ragged end of a page is a block of its own, masked. Warps are not specialised: Triton
+3.6 and 3.9 do not compile a loop over pages from a table for groups of warps that share 128 queries.
 """
 
 from __future__ import annotations
-
-from contextlib import nullcontext
 
 import torch
 import triton
@@ -27,7 +26,7 @@ def paged_attention_tma_kernel(
     q, k_rows, v_rows, q_scale, k_scale, offsets, page_table, page_lengths, order, out, lse,
     queries, tiles, heads, entries, pages, page_tokens, items, scale,
     q_slot, q_token, q_head,
-    INT8: tl.constexpr, LSE: tl.constexpr, SPECIALIZE: tl.constexpr,
+    INT8: tl.constexpr, LSE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     dims = tl.arange(0, HEAD_DIM)
@@ -37,7 +36,9 @@ def paged_attention_tma_kernel(
         slot = tl.load(order + item // tiles // heads).to(tl.int64)
         rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
         row_mask = rows < queries
-        query_rows = q + slot * q_slot + head * q_head + rows[:, None] * q_token
+        # A query in int8 is dense; the wider product would spill registers on Triton 3.6.
+        head_offset = head * HEAD_DIM if INT8 else head.to(tl.int64) * q_head
+        query_rows = q + slot * q_slot + head_offset + rows.to(tl.int64)[:, None] * q_token
         query = tl.load(query_rows + dims[None, :], row_mask[:, None], other=0)
         if INT8:
             row_scale = tl.load(q_scale + (slot * queries + rows) * heads + head, row_mask, other=0)
@@ -47,7 +48,8 @@ def paged_attention_tma_kernel(
         for entry in range(entries):
             length = tl.load(page_lengths + slot * entries + entry)
             page = tl.load(page_table + slot * entries + entry)
-            tl.device_assert((length <= 0) | ((page >= 0) & (page < pages)), "page_table out of range")
+            tl.device_assert((length >= 0) & (length <= page_tokens), "page_lengths out of range")
+            tl.device_assert((length == 0) | ((page >= 0) & (page < pages)), "page_table out of range")
             page = tl.where(length > 0, page, 0)
             first, column = page * page_tokens, head * HEAD_DIM
             scales = k_scale + first.to(tl.int64) * heads + head
@@ -55,7 +57,7 @@ def paged_attention_tma_kernel(
                 offset_row = offsets + ((slot * entries + entry) * heads + head) * queries
                 offset = tl.load(offset_row + rows, row_mask, other=0)
             whole = length // BLOCK_N * BLOCK_N
-            for start in tl.range(0, whole, BLOCK_N, warp_specialize=SPECIALIZE):
+            for start in range(0, whole, BLOCK_N):
                 k = k_rows.load([first + start, column])
                 if INT8:
                     factor = tl.load(scales + (start + keys) * heads)
@@ -143,14 +145,14 @@ def paged_attention_tma(
     programs = items
     if q.is_cuda:
         programs = min(items, torch.cuda.get_device_properties(q.device).multi_processor_count)
-    with on_device(q) if q.is_cuda else nullcontext():
+    with on_device(q):
         paged_attention_tma_kernel[(programs,)](
             q, k_rows, v_rows, row_scale, k_scale, offsets, page_table, page_lengths, order, out,
             out if lse is None else lse,
             queries, tiles, heads, page_table.shape[1], k_pages.shape[0], k_pages.shape[1], items,
             scale * LOG2_E,
             *q.stride()[:3],
-            INT8=quantised is not None, LSE=lse is not None, SPECIALIZE=False,
+            INT8=quantised is not None, LSE=lse is not None,
             BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, HEAD_DIM=head_dim,
             num_warps=WARPS, num_stages=stages(quantised is not None), **OPTIONS,
         )  # fmt: skip

@@ -77,6 +77,7 @@ def quantize_key_pages_kernel(
     entry, head = item // heads, item % heads
     page, length = tl.load(page_ids + entry).to(tl.int64), tl.load(page_lengths + entry)
     tl.device_assert((page >= -1) & (page < pages), "page_ids out of range")
+    tl.device_assert((length >= 0) & (length <= page_tokens), "page_lengths out of range")
     tokens = tl.where(page >= 0, page_tokens, 0)
     length = tl.where(page >= 0, length, 0)
     dims, rows = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)

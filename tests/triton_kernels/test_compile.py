@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from kernel_cases import CASES, Case
-from kernel_report import inspect, roofline
+from kernel_report import inspect, narrow_offsets, roofline
 
 SLOW = [pytest.mark.slow]
 EACH = [
@@ -36,6 +36,16 @@ def test_what_is_missing_is_a_fault(tmp_path: Path) -> None:
     broken = replace(case, constants=lambda target: {"BLOCK": 1000})  # not a power of two
     (fault,) = inspect(broken, 90, tmp_path).faults
     assert fault.startswith("does not compile: ")
+
+
+def test_a_stride_multiplied_in_32_bits_is_found() -> None:
+    case = next(case for case in CASES if case.name == "rms_norm")
+    code = (
+        "%a = tt.splat %x_row : i32 -> tensor<4xi32> loc(#a)\n%b = arith.muli %c, %a : tensor<4x{}> loc(#b)"
+    )
+    assert narrow_offsets(case, code.format("i32")) == ["x_row"]
+    assert narrow_offsets(case, code.format("i64")) == []
+    assert narrow_offsets(case, code.replace("x_row", "dim").format("i32")) == []
 
 
 def test_roofline() -> None:

@@ -123,6 +123,31 @@ def test_the_device_of_the_tensors_and_its_current_stream(devices: Devices, name
     assert {launch.stream for launch in devices.launches[seen:]} == {SIDE + 1}
 
 
+def test_nothing_is_launched_for_no_tokens(devices: Devices) -> None:
+    """A grid without programs is an error on a device."""
+    none, frame, scale = rows(2, 0, 8), rows(2, 1, 8), rows(2, 0, dtype=torch.float32)
+    norm.layer_norm_modulate(none, frame, frame, 1e-6)
+    norm.gate_residual(none, none, frame)
+    norm.rms_norm(none, rows(8), 1e-6)
+    pointwise.gelu(none)
+    pointwise.renoise_step(*(rows(2, 3, 0, 4, 6) for _ in range(3)), scale, scale)
+    quantize.quantize_tokens(none, False)
+    quantize.layer_norm_modulate_quantize(none, frame, frame, 1e-6)
+    quantize.quantize_key_pages(
+        rows(3, 4, 2, 16), ids(), ids(), rows(3, 4, 2, 16, dtype=torch.int8), rows(3, 4, 2), rows(3, 2, 16)
+    )
+    weight = (rows(16, 64, dtype=torch.int8), rows(5, dtype=torch.float32))
+    int8_linear.int8_linear(rows(2, 0, 64, dtype=torch.int8), scale, *weight, None, None, None, HALF)
+    page_write.rope_shift(rows(3, 4, 2, 8), ids(), rows(3, 4, 2, 8), ids(), rows(0, 4, 4, 2))
+    page_write.qkv_page_write(
+        *(none, none, none, rows(8), rows(8), rows(2, 0, 2, 2, dtype=torch.float32)),
+        *(rows(3, 4, 2, 4), rows(3, 4, 2, 4), placed(torch.empty(2, 0, dtype=torch.int32)), 1e-6),
+    )
+    q, k_pages, v_pages, table, lengths = map(place, Context([[16]], tokens=0, dtype=HALF).arguments())
+    paged_attention.paged_attention(q, k_pages, v_pages, table, lengths, 0.125)
+    assert devices.launches == []
+
+
 def test_every_kernel_has_an_entry_here(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     for entry in ENTRIES.values():
         entry()
