@@ -13,7 +13,7 @@ from wavecore.errors import UsageError, WavecoreError
 from wavecore.pipeline import Pipeline
 from wavecore.placement.decode import DecodeOptions
 from wavecore.placement.nursery import Nursery
-from wavecore.placement.replicas import Replicas
+from wavecore.placement.replicas import ReplicaOptions, Replicas
 from wavecore.placement.sequence import SequenceOptions, SequencePlacement
 from wavecore.session import Session
 from wavecore.trace import Trace
@@ -55,8 +55,11 @@ def test_processes_that_decode_give_the_same_frames(pipe, local, nursery):
     frames, latents = made(session(pipe, decoders=1, trace=trace))
     assert np.array_equal(frames, local[0]) and torch.equal(latents, local[1])
     assert {event.track for event in trace.events if event.kind == "decode"} == {"decoders"}
-    with Replicas(pipe.model.dit, pipe.rules("wavefront", 2), (16, 4, 8), nursery=nursery) as replicas:
+    rules, options = pipe.rules("wavefront", 2), ReplicaOptions(ranks=2)
+    with Replicas(pipe.model.dit, rules, (16, 4, 8), options, nursery=nursery) as replicas:
         frames, latents = made(session(pipe, placement="replicas", replicas=replicas, decoders=1))
+        with pytest.raises(UsageError, match="devices: expected 2, as replicas have, got 3"):
+            session(pipe, placement="replicas", replicas=replicas, devices=3)
     assert np.array_equal(frames, local[0]) and torch.equal(latents, local[1])
 
 

@@ -30,6 +30,6 @@ def test_no_torn_page_and_no_deadlock_with_a_crash_anywhere(tmp_path, defines):
 
 
 def test_without_credits_a_page_is_overwritten_while_it_is_read(tmp_path):
-    """Where ranks have stages of their own: two that take turns wait for each other in every tick as it is."""
+    """Where ranks have stages of their own; two that take turns wait for each other in every tick anyway."""
     output = check(tmp_path, "-DNO_CREDITS")
     assert "errors: 1" in output and "assertion violated" in output

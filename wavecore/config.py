@@ -228,7 +228,7 @@ class RestyleSettings(RunSettings):
     )
     placement: Literal["local", "layers", "replicas"] = Field(  # type: ignore[assignment]
         "local",
-        description="where the work runs: here, its layers over a ring of processes, or a process a stage",
+        description="where the work runs: here, its layers over a ring of processes, or its stages over some",
     )
     devices: Count = Field(2, description="processes of placement layers, this one included")
     encode_on: Natural = Field(0, description="rank of placement layers that encodes, beside its layers")
