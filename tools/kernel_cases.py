@@ -142,21 +142,27 @@ def _attention_tma(int8: bool) -> Case:
     )
 
 
-def _linear() -> Case:
+def _linear(descriptors: bool) -> Case:
     def constants(target: int) -> dict[str, Any]:
         m, n, k, _, _ = int8_linear.tile_shape(TOKENS, FFN, target == 90)
         blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP": 8}
-        return {"BIAS": True, "RESIDUAL": True, "GATE": True, "WHOLE": True, **blocks}
+        return {"BIAS": True, "RESIDUAL": True, "GATE": True, "WHOLE": True, "TMA": descriptors, **blocks}
 
+    types = _types(i8="tokens weight", fp32="token_scale channel_scale", bf16="bias residual gate out")
+    if descriptors:
+        m, n, k, _, _ = int8_linear.LARGE
+        types |= {"tokens": f"tensordesc<i8[{m}, {k}]>", "weight": f"tensordesc<i8[{n}, {k}]>"}
+    promises: dict[int, tuple[str, ...]] = {80: ("IMMA",), 90: ("IGMMA",)}
     return Case(
-        "int8_linear",
+        f"int8_linear ({'descriptors' if descriptors else 'pointers'})",
         int8_linear.int8_linear_kernel,
-        _types(i8="tokens weight", fp32="token_scale channel_scale", bf16="bias residual gate out"),
+        types,
         constants,
         lambda target: int8_linear.tile_shape(TOKENS, FFN, target == 90)[3:],
         TOKENS * DIM + FFN * DIM + 2 * TOKENS * FFN * 2,
         {"int8": 2.0 * TOKENS * DIM * FFN},
-        {80: ("IMMA",), 90: ("IGMMA",)},
+        {90: ("UTMALDG", "IGMMA")} if descriptors else promises,
+        (90,) if descriptors else (80, 90, 100),
     )
 
 
@@ -223,7 +229,8 @@ CASES = (
         lambda target: (4, 2),
         2 * ROW + ROW // 2,
     ),
-    _linear(),
+    _linear(descriptors=False),
+    _linear(descriptors=True),
     _attention(int8=False),
     _attention(int8=True),
     _attention_tma(int8=False),

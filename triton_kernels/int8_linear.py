@@ -1,7 +1,8 @@
 """Linear layer in int8: integer products, then scales, bias, gate and residual on the way out.
 
 Both operands have their inputs along the last dimension, as Hopper's integer instructions want them. Tiles
-are visited in groups of rows, so that a group's weights are read from the second-level cache.
+are visited in groups of rows, so that a group's weights are read from the second-level cache. On Hopper large
+tiles come through tensor descriptors (TMA), which read zeros past the end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .launch import OPTIONS, dense_rows, on_device
 
@@ -19,7 +21,7 @@ def int8_linear_kernel(
     tokens, token_scale, weight, channel_scale, bias, residual, gate, out,
     rows, inputs, outputs, weight_row, tokens_per_slot, tokens_per_frame,
     residual_slot, residual_token, gate_slot, gate_frame,
-    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr, WHOLE: tl.constexpr,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
@@ -31,16 +33,21 @@ def int8_linear_kernel(
     row = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     column = column_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     row_mask, column_mask = row < rows, column < outputs
-    # Rows past the end read the last one; their results are not stored.
-    left = tokens + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * inputs
-    right = weight + tl.minimum(column, outputs - 1).to(tl.int64)[None, :] * weight_row
-    depth = tl.arange(0, BLOCK_K)
+    if not TMA:
+        # Rows past the end read the last one; their results are not stored.
+        left = tokens + tl.minimum(row, rows - 1).to(tl.int64)[:, None] * inputs
+        right = weight + tl.minimum(column, outputs - 1).to(tl.int64)[None, :] * weight_row
+        depth = tl.arange(0, BLOCK_K)
     sums = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
     for start in range(0, inputs, BLOCK_K):
-        at = start + depth
-        if WHOLE:
+        if TMA:
+            a = tokens.load([row_tile * BLOCK_M, start])
+            b = weight.load([column_tile * BLOCK_N, start]).T
+        elif WHOLE:
+            at = start + depth
             a, b = tl.load(left + at[None, :]), tl.load(right + at[:, None])
         else:
+            at = start + depth
             a = tl.load(left + at[None, :], (at < inputs)[None, :], other=0)
             b = tl.load(right + at[:, None], (at < inputs)[:, None], other=0)
         # Stated since the default of older Triton versions is float32.
@@ -61,11 +68,19 @@ def int8_linear_kernel(
     tl.store(out + row[:, None] * outputs + column[None, :], value, mask)
 
 
+LARGE, SMALL = (128, 128, 128, 8, 4), (64, 64, 64, 4, 3)
+
+
 def tile_shape(rows: int, outputs: int, hopper: bool) -> tuple[int, int, int, int, int]:
     """Rows, columns and depth of a tile, warps and stages: what compiles without a register spill."""
-    if hopper and rows > 64 and outputs > 128:
-        return 128, 128, 128, 8, 4
-    return 64, 64, 64, 4, 3
+    return LARGE if hopper and rows > 64 and outputs > 128 else SMALL
+
+
+def takes_tma(tokens: Tensor, weight: Tensor, tile: tuple[int, ...]) -> bool:
+    """Whether tokens [rows, K] and weight can be read through descriptors: rows begin at 16 bytes."""
+    return tile == LARGE and all(
+        part.stride(0) % 16 == 0 and part.data_ptr() % 16 == 0 for part in (tokens, weight)
+    )
 
 
 def int8_linear(
@@ -97,16 +112,22 @@ def int8_linear(
             residual_strides = residual.stride(0), residual.stride(1)
             gate_strides = gate.stride(0), gate.stride(1)
     hopper = tokens.is_cuda and torch.cuda.get_device_capability(tokens.device)[0] == 9
-    block_m, block_n, block_k, num_warps, stages = tile_shape(rows, outputs, hopper)
+    tile = tile_shape(rows, outputs, hopper)
+    block_m, block_n, block_k, num_warps, stages = tile
+    left, right = tokens.contiguous().view(rows, inputs), weight.contiguous()
+    tma = takes_tma(left, right, tile)
     with on_device(tokens):
         int8_linear_kernel[(triton.cdiv(rows, block_m) * triton.cdiv(outputs, block_n),)](
-            tokens.contiguous(), token_scale.contiguous(), weight.contiguous(), channel_scale.contiguous(),
+            TensorDescriptor.from_tensor(left, [block_m, block_k]) if tma else left,
+            token_scale.contiguous(),
+            TensorDescriptor.from_tensor(right, [block_n, block_k]) if tma else right,
+            channel_scale.contiguous(),
             out if bias is None else bias.contiguous(), out if residual is None else residual,
             out if gate is None else gate, out,
             rows, inputs, outputs, weight.shape[1], tokens_per_slot, tokens_per_frame,
             *residual_strides, *gate_strides,
             BIAS=bias is not None, RESIDUAL=residual is not None, GATE=gate is not None,
-            WHOLE=inputs % block_k == 0,
+            WHOLE=inputs % block_k == 0, TMA=tma,
             BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP=8,
             num_warps=num_warps, num_stages=stages, **OPTIONS,
         )  # fmt: skip

@@ -29,6 +29,7 @@ FILES = (
     "ops/test_int8_linear.py",
     "ops/test_paged_attention_int8.py",
     "triton_kernels/test_paged_attention_tma.py",
+    "triton_kernels/test_int8_linear_tma.py",
 )
 
 

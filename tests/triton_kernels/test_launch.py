@@ -59,11 +59,11 @@ def write() -> None:
     page_write.qkv_page_write(**{name: place(value) for name, value in PageWrite().arguments.items()})
 
 
-def linear() -> None:
+def linear(tokens: int, outputs: int) -> None:
     int8_linear.int8_linear(
-        *(rows(2, 12, 64, dtype=torch.int8), rows(2, 12, dtype=torch.float32)),
-        *(rows(32, 64, dtype=torch.int8), rows(20, dtype=torch.float32)),
-        *(rows(20), rows(2, 12, 20), rows(2, 3, 20), HALF),
+        *(rows(2, tokens, 64, dtype=torch.int8), rows(2, tokens, dtype=torch.float32)),
+        *(rows(outputs + 12, 64, dtype=torch.int8), rows(outputs, dtype=torch.float32)),
+        *(rows(outputs), rows(2, tokens, outputs), rows(2, 3, outputs), HALF),
     )
 
 
@@ -91,7 +91,8 @@ ENTRIES: dict[str, Callable[[], object]] = {
         *(rows(3, 4, 2, 16, dtype=torch.int8), rows(3, 4, 2, dtype=torch.float32)),
         rows(3, 2, 16, dtype=torch.float32),
     ),
-    "int8_linear": linear,
+    "int8_linear": lambda: linear(12, 20),
+    "int8_linear by descriptors": lambda: linear(60, 132),
     "paged_attention": lambda: attention(False, page_tokens=16),
     "paged_attention with log-sum-exp": lambda: attention(False, page_tokens=16, lse=True),
     "paged_attention_int8": lambda: attention(True, page_tokens=16),
