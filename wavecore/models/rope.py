@@ -17,9 +17,11 @@ def axis_sizes(head_dim: int) -> tuple[int, int, int]:
     return head_dim - 2 * spatial, spatial, spatial
 
 
-def _angles(positions: Tensor, size: int) -> Tensor:
+def _rotations(positions: Tensor, size: int) -> Tensor:
+    """Cosine and sine, [*positions, size // 2, 2], of an axis."""
     exponent = torch.arange(0, size, 2, dtype=torch.float64, device=positions.device) / size
-    return positions.to(torch.float64)[..., None] / THETA**exponent
+    angles = positions.to(torch.float64)[..., None] / THETA**exponent
+    return torch.stack([angles.cos(), angles.sin()], dim=-1).float()
 
 
 def rope_table(frame_positions: Tensor, height: int, width: int, head_dim: int) -> Tensor:
@@ -45,16 +47,13 @@ def rope_table(frame_positions: Tensor, height: int, width: int, head_dim: int) 
     slots, frames = frame_positions.shape
     device = frame_positions.device
     time, rows, columns = axis_sizes(head_dim)
-    shape = (slots, frames, height, width)
-    angles = torch.cat(
-        [
-            _angles(frame_positions, time)[:, :, None, None].expand(*shape, -1),
-            _angles(torch.arange(height, device=device), rows)[None, None, :, None].expand(*shape, -1),
-            _angles(torch.arange(width, device=device), columns)[None, None, None].expand(*shape, -1),
-        ],
-        dim=-1,
-    ).reshape(slots, frames * height * width, head_dim // 2)
-    return torch.stack([angles.cos(), angles.sin()], dim=-1).float()
+    axes = (
+        _rotations(frame_positions, time)[:, :, None, None],
+        _rotations(torch.arange(height, device=device), rows)[:, None],
+        _rotations(torch.arange(width, device=device), columns),
+    )
+    shape = (slots, frames, height, width, -1, 2)
+    return torch.cat([axis.expand(shape) for axis in axes], dim=-2).flatten(1, 3)
 
 
 def apply_rope(x: Tensor, table: Tensor) -> Tensor:
