@@ -157,8 +157,13 @@ void Scheduler::gate(int layer) {
 void Scheduler::attended(int layer) {
   check();
   // To every rank that may write here, at work in this tick or not: its pages of a later tick may be any of these.
-  if (last_)
+  if (last_) {
+    // Others may then write to any page of this tick, so also to those that copies are made of.
+    for (size_t i = 0; i < edges_.size(); ++i)
+      if (!edges_[i]->sent.empty() && edges_[i]->sent.back() == tick_)
+        wait_in_compute(int(i), layer, tick_, edges_[i]->flag(edges_[i]->left, layer), "to take");
     for (char* credit : credits_) driver_->write_value(nullptr, credit + size_t(layer) * kFlagBytes, tick_);
+  }
   if (options_.record) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!records_.empty() && records_.back().step == Step::attend) records_.back().end_ns = now();
