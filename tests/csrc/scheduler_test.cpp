@@ -210,8 +210,9 @@ Fake load(const char* library) {
 void device_without_credits(const char* library) {
   Fake fake = load(library);
   Options o;
-  o.rounds = 12;
+  o.rounds = 30;
   o.layers = 3;
+  o.delay_us = 2000;
   o.generations = 1000;
   fake.set_delay(600);
   expect(on_device(fake, library, o) > 0, "device, without credits");
