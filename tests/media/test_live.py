@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 from support.clips import counting_frames, frame_numbers, write_clip
 
 from wavecore.errors import InputError, UsageError
-from wavecore.media import Outlet, PacedFile, open_camera, open_tcp, read_video
+from wavecore.media import Outlet, PacedFile, open_camera, open_pipe, open_tcp, read_video
 from wavecore.media.live import EncodedStream, RawStream, parse_address
 
 SIZE = (64, 48)
@@ -197,3 +198,43 @@ def test_a_reader_that_leaves_is_named(tmp_path):
             outlet.write(counting_frames(1, 640, 480))
     with pytest.raises(InputError, match="cannot write"):
         Outlet("tcp:127.0.0.1:1", "raw", 16)
+
+
+@pytest.fixture
+def feed(monkeypatch):
+    """What is written to it comes through standard input, which is a pipe."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as stdin, os.fdopen(writer, "wb", buffering=0) as feed:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield feed
+
+
+@pytest.mark.parametrize("count", [1, 40, 300])
+def test_every_frame_of_an_encoded_pipe_comes_out(feed, count):
+    data = transport_stream(counting_frames(count))
+
+    def write():
+        feed.write(data)
+        feed.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    source = open_pipe(SIZE, None, 30)
+    assert frame_numbers(list(source)) == [index % 16 for index in range(count)]
+    assert source.fault is None and source.damaged == 0
+    writer.join()
+
+
+@pytest.mark.parametrize("bytes_before", [0, 2000])
+def test_a_pipe_that_falls_silent_before_its_first_frame_is_said_so(feed, bytes_before):
+    feed.write(transport_stream(counting_frames(9))[:bytes_before])
+    with pytest.raises(InputError, match=r"standard input: expected video within 0.2 s, got none"):
+        open_pipe(SIZE, None, 0.2)
+
+
+def test_an_interrupt_ends_the_wait_for_a_silent_pipe(feed):
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        open_pipe(SIZE, None, 60)
+    timer.join()

@@ -49,7 +49,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
         frames = VideoReader(settings.input, size=settings.size or pipe.size, fps=settings.fps)
         return _session(settings, pipe, iter(frames), float(frames.fps), trace)
 
-    over_processes = settings.placement == "layers"
+    over_processes = settings.placement != "local"
     run_session(settings, start, source.fps, source.frames, [], json_output, keep=over_processes)
 
 
@@ -87,7 +87,13 @@ def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
         lambda first: 1 if first else stride * (settings.chunk_latents or 1),
         settings.timeout,
     )
-    run_session(settings, start, fps, None, [], json_output, frames, keep=True)
+    try:
+        run_session(settings, start, fps, None, [], json_output, frames, keep=True)
+    except InputError:
+        report = frames.report()
+        if report.emitted or report.fault is None:
+            raise
+        raise InputError(report.fault) from None  # rather than that there is no frame to write
     fault = frames.report().fault
     if fault is not None:
         raise InputError(f"{fault}; the {frames.report().emitted} frames before it were made")
@@ -97,7 +103,7 @@ def _open(settings: RestyleSettings, size: tuple[int, int]) -> LiveSource:
     if settings.source == "camera":
         return open_camera(str(settings.input), size)
     if settings.source == "pipe":
-        return open_pipe(size, settings.raw_size)
+        return open_pipe(size, settings.raw_size, settings.timeout)
     if settings.source == "tcp":
         return open_tcp(str(settings.input), size, settings.raw_size, settings.timeout)
     return PacedFile(settings.input, size, settings.fps)

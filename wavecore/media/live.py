@@ -6,7 +6,9 @@ packet costs its frames and nothing else. `close` may be called from another thr
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import socket
 import sys
 import time
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     Frame = NDArray[np.uint8]
 
 # Begin with what the first packets say: the default probes seconds of a stream before the first frame.
-_LIVE_OPTIONS = {"probesize": "200000", "analyzeduration": "0", "fflags": "nobuffer", "flags": "low_delay"}
+_LIVE_OPTIONS = {"probesize": "200000", "analyzeduration": "0", "flags": "low_delay"}
 
 
 class LiveSource(ABC):
@@ -98,6 +100,40 @@ class PacedFile(LiveSource):
         self._closed = True
 
 
+class Arriving(io.FileIO):
+    """Bytes that come over time, from a pipe or a connection.
+
+    FFmpeg cannot be interrupted while it waits for them to find out what they are, so until `opened` is set a
+    wait ends by itself: as the end of the stream, after `timeout` seconds without a byte or on Ctrl-C.
+
+    Parameters
+    ----------
+    descriptor : int
+        Becomes this object's own.
+    timeout : float
+        Seconds.
+    """
+
+    def __init__(self, descriptor: int, timeout: float) -> None:
+        super().__init__(descriptor, "rb")
+        self.timeout = timeout
+        self.opened = self.interrupted = self.silent = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.silent or self.interrupted:  # FFmpeg asks again at the end of a stream
+            return b""
+        try:
+            if not self.opened and not select.select([self], [], [], self.timeout)[0]:
+                self.silent = True
+                return b""
+            return super().read(size) or b""
+        except KeyboardInterrupt:  # would be lost in the code that has called this
+            if self.opened:
+                raise
+            self.interrupted = True
+            return b""
+
+
 class EncodedStream(LiveSource):
     """Anything that FFmpeg decodes, from a file-like object or a device.
 
@@ -131,7 +167,11 @@ class EncodedStream(LiveSource):
                 opened, format=format, options={**_LIVE_OPTIONS, **(options or {})}, metadata_errors="replace"
             )
         except (av.FFmpegError, OSError, ValueError) as error:
+            _check_arrival(name, opened)
             raise InputError(f"{name}: cannot be opened: {_cause(error)}") from None
+        _check_arrival(name, opened)
+        if isinstance(opened, Arriving):
+            opened.opened = True
         if not self._container.streams.video:
             self._container.close()
             raise InputError(f"{name}: has no video stream")
@@ -214,6 +254,14 @@ class RawStream(LiveSource):
             self._file.close()
 
 
+def _check_arrival(name: str, opened: object) -> None:
+    """Raise the error for bytes that have stopped to arrive before it was known what they are."""
+    if isinstance(opened, Arriving) and opened.interrupted:
+        raise KeyboardInterrupt
+    if isinstance(opened, Arriving) and opened.silent:
+        raise InputError(f"{name}: expected video within {opened.timeout:g} s, got none")
+
+
 def _read(file: BinaryIO, count: int) -> bytes:
     """`count` bytes, or what there is before the end."""
     pieces = []
@@ -239,12 +287,18 @@ def open_camera(device: str, size: tuple[int, int]) -> EncodedStream:
     return EncodedStream(device, size, device, format="v4l2")
 
 
-def open_pipe(size: tuple[int, int], raw_size: tuple[int, int] | None) -> LiveSource:
-    """Read standard input: rgb24 frames of `raw_size`, or an encoded stream when that is None."""
+def open_pipe(size: tuple[int, int], raw_size: tuple[int, int] | None, timeout: float) -> LiveSource:
+    """Read standard input: rgb24 frames of `raw_size`, or an encoded stream when that is None.
+
+    Raises
+    ------
+    InputError
+        It is a terminal, or no encoded stream, or nothing comes of one for `timeout` seconds.
+    """
     if sys.stdin is None or sys.stdin.isatty():
         raise InputError("standard input: expected video through a pipe, got a terminal")
     # Not `sys.stdin.buffer`, whose lock a thread that still reads would hold when the program ends.
-    file: Any = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    file = Arriving(os.dup(sys.stdin.fileno()), timeout)
     return _of_bytes("standard input", file, size, raw_size)
 
 
@@ -270,7 +324,7 @@ def open_tcp(
     except OSError as error:
         raise InputError(f"{address}: cannot listen: {error.strerror or error}") from None
     connection.settimeout(None)
-    file: Any = connection.makefile("rb")
+    file = Arriving(connection.detach(), timeout)
     return _of_bytes(address, file, size, raw_size)
 
 
@@ -283,9 +337,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _of_bytes(
-    name: str, file: BinaryIO, size: tuple[int, int], raw_size: tuple[int, int] | None
+    name: str, file: Arriving, size: tuple[int, int], raw_size: tuple[int, int] | None
 ) -> LiveSource:
     if raw_size is not None:
+        file.opened = True  # there is nothing to find out
         return RawStream(name, size, file, raw_size)
     return EncodedStream(name, size, file)
 
