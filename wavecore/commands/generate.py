@@ -51,7 +51,8 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
             trace=trace,
         )
 
-    run_session(settings, start, settings.fps, settings.frames, later, json_output)
+    over_processes = settings.placement != "local"
+    run_session(settings, start, settings.fps, settings.frames, later, json_output, keep=over_processes)
 
 
 def _ranks(settings: GenerateSettings) -> ReplicaOptions | None:

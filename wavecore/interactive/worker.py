@@ -27,6 +27,7 @@ from wavecore.control.speculative.events import (
     Wake,
 )
 from wavecore.control.speculative.runner import Item
+from wavecore.errors import WavecoreError
 from wavecore.interactive.branches import Branches
 from wavecore.interactive.predictions import Generator, Made
 
@@ -151,7 +152,7 @@ class _Commands:
             except Exception as error:  # whatever it is, the controller has to know, and the stream goes on
                 self._current = None
                 self._note(Stopped(launch.job, count))
-                yield partial(Failed, job=launch.job, reason=f"{type(error).__name__}: {error}")
+                yield partial(Failed, job=launch.job, reason=_reason(error))
                 return
             if following is None:
                 following = self._taken(end=True)
@@ -372,3 +373,8 @@ class RecordedWorker(_Commands):
 
 
 _REMEMBERED = 16  # jobs whose late reports may still be under way
+
+
+def _reason(error: Exception) -> str:
+    """What a person reads of an error; one that nobody has worded says what it is."""
+    return str(error) if isinstance(error, WavecoreError) else f"{type(error).__name__}: {error}"

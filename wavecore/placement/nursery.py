@@ -243,7 +243,7 @@ def _fork(connection: int, others: list[int], dit: CausalWanDiT, digest: str) ->
             os.close(file)
         from wavecore.placement.worker import serve
 
-        code = serve(Connection(connection), dit, digest)
+        code = serve(Connection(connection), dit, digest, aloud=False)
     finally:
         sys.stderr.flush()
         os._exit(code)

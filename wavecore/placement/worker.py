@@ -30,8 +30,11 @@ from wavecore.placement.stream_share import StreamShare
 _GONE = "the process of the session has ended"
 
 
-def serve(connection: Connection, dit: CausalWanDiT, digest: str) -> int:
-    """Work as a rank of a wavefront, or of a sequence, until the connection ends; returns the exit code."""
+def serve(connection: Connection, dit: CausalWanDiT, digest: str, aloud: bool = True) -> int:
+    """Work as a rank of a wavefront, or of a sequence, until the connection ends; returns the exit code.
+
+    Why it failed is told to the session, and with `aloud` on standard error too, for a rank that has its own.
+    """
     try:
         first = protocol.receive(connection)
         if isinstance(first, Join):
@@ -43,7 +46,8 @@ def serve(connection: Connection, dit: CausalWanDiT, digest: str) -> int:
         reason = str(error)
     except (EOFError, ConnectionError):
         reason = _GONE
-    print(f"wavecore: {reason}", file=sys.stderr, flush=True)
+    if aloud:
+        print(f"wavecore: {reason}", file=sys.stderr, flush=True)
     with suppress(OSError):  # there may be nobody to tell
         protocol.send(connection, protocol.Failed(reason))
     return 1
