@@ -88,8 +88,49 @@ def test_a_rank_that_is_killed_fails_its_request_only(pipe, launcher):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(("", 5), "prompt"), (("a ball", 0), "num_frames: expected at least 1, got 0")]
+    ("arguments", "message"),
+    [
+        (("", 5), "prompt"),
+        (("a ball", 0), "num_frames: expected an integer of at least 1, got 0"),
+        (("a ball", 2.5), "num_frames: expected an integer of at least 1, got 2.5"),
+        (("a ball", "a"), "num_frames: expected an integer of at least 1, got 'a'"),
+        (("a ball", 5, -1), "seed: expected an integer of at least 0, below 2\\*\\*63, got -1"),
+        (("a ball", 5, 0, [("a", "a star")]), "prompts: expected times of at least 0 seconds, got 'a'"),
+        (("a ball", 5, 0, [(-1, "a star")]), "prompts: expected times of at least 0 seconds, got -1"),
+    ],
 )
 def test_requests_that_cannot_be(arguments, message):
     with pytest.raises(UsageError, match=message):
         Request(*arguments)
+
+
+def test_a_ticket_that_is_over_stays_over(launcher):
+    ticket = launcher.submit(Request("a red ball", 13))
+    assert len(frames(ticket)) == 13
+    assert list(ticket) == []
+
+
+def test_what_goes_wrong_with_one_request_is_its_own(launcher, monkeypatch):
+    def broken(self, prompt):
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("wavecore.replica_session.ReplicaSession.update", broken)
+        with pytest.raises(RuntimeError, match="broken"):
+            frames(launcher.submit(Request("a red ball", 61, prompts=[(0.5, "a blue star")])))
+    assert [len(frames(launcher.submit(Request("a red ball", 13)))) for _ in range(2)] == [13, 13]
+
+
+def test_close_finishes_what_is_at_work_and_gives_up_what_waits(pipe):
+    rules, levels = pipe.rules("wavefront", STEPS), pipe.levels(STEPS)
+    launcher = Launcher(pipe.model, rules, levels, SIZE, pipe.fps, ReplicaOptions(timeout=60))
+    tickets = [launcher.submit(Request("a red ball", 121, i)) for i in range(5)]
+    at_work = iter(tickets[0])
+    made = len(next(at_work).frames)
+    launcher.close()
+    assert made + sum(len(group.frames) for group in at_work) == 121
+    for ticket in tickets[2:]:
+        with pytest.raises(WavecoreError, match="launcher: closed before the request began"):
+            list(ticket)
+    with pytest.raises(UsageError, match="launcher: expected an open one, got a closed one"):
+        launcher.submit(Request("a red ball", 13))

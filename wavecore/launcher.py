@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +42,13 @@ class Request:
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt)
-        if self.num_frames < 1:
-            raise UsageError(f"num_frames: expected at least 1, got {self.num_frames}")
-        for _, text in self.prompts:
+        if not isinstance(self.num_frames, int) or self.num_frames < 1:
+            raise UsageError(f"num_frames: expected an integer of at least 1, got {self.num_frames!r}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed: expected an integer of at least 0, below 2**63, got {self.seed!r}")
+        for at, text in self.prompts:
+            if not isinstance(at, (int, float)) or not 0 <= at < math.inf:
+                raise UsageError(f"prompts: expected times of at least 0 seconds, got {at!r}")
             check_prompt(text)
 
 
@@ -53,7 +58,7 @@ class Ticket:
 
     number: int
     request: Request
-    _groups: queue.SimpleQueue[FrameGroup | WavecoreError | None] = field(default_factory=queue.SimpleQueue)
+    _groups: queue.SimpleQueue[FrameGroup | Exception | None] = field(default_factory=queue.SimpleQueue)
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self) -> None:
@@ -66,12 +71,14 @@ class Ticket:
         Raises
         ------
         WavecoreError
-            A stage has ended under it; names the rank. Requests after it are served.
+            A rank has ended under it, which is named; requests after it are served. Or the launcher was
+            closed before it began.
         """
         while (group := self._groups.get()) is not _OVER:
-            if isinstance(group, WavecoreError):
+            if isinstance(group, Exception):
                 raise group
             yield group
+        self._groups.put(_OVER)  # for whoever iterates again
 
 
 class Launcher:
@@ -106,6 +113,8 @@ class Launcher:
         self._numbers = itertools.count()
         self._queue: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of the stages, and of the order in which streams are queued on them
+        self._gate = threading.Lock()  # of the queue's end
+        self._closed = False
         self._nursery = Nursery(model.dit)
         self._replicas: Replicas | None = None
         self.restarts = 0
@@ -119,9 +128,18 @@ class Launcher:
             thread.start()
 
     def submit(self, request: Request) -> Ticket:
-        """Queue a request."""
+        """Queue a request.
+
+        Raises
+        ------
+        UsageError
+            The launcher is closed.
+        """
         ticket = Ticket(next(self._numbers), request)
-        self._queue.put(ticket)
+        with self._gate:
+            if self._closed:
+                raise UsageError("launcher: expected an open one, got a closed one")
+            self._queue.put(ticket)
         return ticket
 
     @property
@@ -131,8 +149,10 @@ class Launcher:
 
     def close(self) -> None:
         """Finish what is at work, give up what waits, and end the stages."""
-        for _ in self._threads:
-            self._queue.put(None)
+        with self._gate:
+            self._closed = True
+            for _ in self._threads:
+                self._queue.put(None)
         for thread in self._threads:
             thread.join()
         if self._replicas is not None:
@@ -176,9 +196,11 @@ class Launcher:
                 ticket._groups.put(fault)
             ticket._groups.put(_OVER)
 
-    def _open(self, ticket: Ticket) -> tuple[ReplicaSession | None, WavecoreError | None]:
+    def _open(self, ticket: Ticket) -> tuple[ReplicaSession | None, Exception | None]:
         if ticket._cancelled.is_set():
             return None, None
+        if self._closed:
+            return None, WavecoreError("launcher: closed before the request began")
         request = ticket.request
         try:
             return self._guarded(
@@ -195,7 +217,7 @@ class Launcher:
                     replicas=self._running(),
                 )
             ), None
-        except WavecoreError as error:
+        except Exception as error:  # whatever it is, it is its request's alone
             return None, error
 
     def _guarded(self, make: Callable[[], ReplicaSession]) -> ReplicaSession:
@@ -207,7 +229,7 @@ class Launcher:
                 raise
             return make()
 
-    def _run(self, ticket: Ticket, session: ReplicaSession) -> WavecoreError | None:
+    def _run(self, ticket: Ticket, session: ReplicaSession) -> Exception | None:
         due = sorted(ticket.request.prompts)
         frames = 0
         try:
@@ -220,6 +242,6 @@ class Launcher:
                         break
                     frames += len(group.frames)
                     ticket._groups.put(group)
-        except WavecoreError as error:
+        except Exception as error:  # as above
             return error
         return None
