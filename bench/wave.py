@@ -320,6 +320,8 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
     arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"PART: expected some of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
     path = RESULTS / "wave.json"
     result = json.loads(path.read_text()) if path.exists() else {}

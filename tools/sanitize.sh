@@ -11,6 +11,7 @@ threads="portable or avx2 or lock or pytorch"
 if [ "${1:-}" = --all ]; then threads=native; shift; fi
 python=${1:-python3}
 shift || true
+command -v "$python" >/dev/null || { echo "sanitize.sh: PYTHON: no such program: $python" >&2; exit 2; }
 build=build/sanitize
 package=$build/package
 
