@@ -92,8 +92,12 @@ class Block(nn.Module):
     @property
     def runs_whole(self) -> bool:
         """Whether the linear layers are plain, and nobody watches what goes in and out of each."""
-        first = self.self_attn.q
-        return isinstance(first, Linear) and not first._forward_hooks
+        attn, cross, ffn = self.self_attn, self.cross_attn, self.ffn
+        layers = (attn.q, attn.k, attn.v, attn.o, cross.q, cross.o, ffn[0], ffn[2])
+        return all(
+            type(layer) is Linear and not layer._forward_hooks and not layer._forward_pre_hooks
+            for layer in layers
+        )
 
     def query_weights(self) -> QueryWeights:
         """Weights of the first half, for `wavecore.ops.block_queries`."""
