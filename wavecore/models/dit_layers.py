@@ -92,12 +92,15 @@ class Block(nn.Module):
     @property
     def runs_whole(self) -> bool:
         """Whether the linear layers are plain, and nobody watches what goes in and out of each."""
-        attn, cross, ffn = self.self_attn, self.cross_attn, self.ffn
-        layers = (attn.q, attn.k, attn.v, attn.o, cross.q, cross.o, ffn[0], ffn[2])
-        return all(
-            type(layer) is Linear and not layer._forward_hooks and not layer._forward_pre_hooks
-            for layer in layers
-        )
+        # Asked twice a layer and pass, so past the attributes of modules, which are slow.
+        attn, cross, ffn = self.self_attn._modules, self.cross_attn._modules, self.ffn._modules
+        for layer in (
+            *(attn["q"], attn["k"], attn["v"], attn["o"]),
+            *(cross["q"], cross["o"], ffn["0"], ffn["2"]),
+        ):
+            if type(layer) is not Linear or layer._forward_hooks or layer._forward_pre_hooks:
+                return False
+        return True
 
     def query_weights(self) -> QueryWeights:
         """Weights of the first half, for `wavecore.ops.block_queries`."""
