@@ -29,7 +29,8 @@ def trace():
 @pytest.fixture(scope="module")
 def launcher(pipe, trace):
     rules, levels = pipe.rules("wavefront", STEPS), pipe.levels(STEPS)
-    with Launcher(pipe.model, rules, levels, SIZE, pipe.fps, ReplicaOptions(timeout=60), trace) as launcher:
+    options = ReplicaOptions(ranks=2, timeout=60)  # two on a machine of one core too
+    with Launcher(pipe.model, rules, levels, SIZE, pipe.fps, options, trace) as launcher:
         yield launcher
 
 

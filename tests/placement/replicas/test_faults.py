@@ -80,10 +80,11 @@ def test_a_rank_of_several_stages_that_is_killed_is_named(dit, nursery, ranks, n
 
 
 def test_the_next_ranks_of_a_nursery_are_not_touched(dit, nursery):
-    with Replicas(dit, RULES, LATENT, ReplicaOptions(timeout=30), nursery=nursery) as replicas:
+    options = ReplicaOptions(ranks=2, timeout=30)
+    with Replicas(dit, RULES, LATENT, options, nursery=nursery) as replicas:
         replicas.victim = replicas.pids[1]
         endless(replicas, dit)
-        with Replicas(dit, RULES, LATENT, ReplicaOptions(timeout=30), nursery=nursery) as others:
+        with Replicas(dit, RULES, LATENT, options, nursery=nursery) as others:
             expected, _ = run_stream(dit, wavefront(2, 4), levels_of(2), "slots")
             assert all(map(torch.equal, drive(others, dit, RULES, 4), expected))
 
