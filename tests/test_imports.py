@@ -22,6 +22,7 @@ LAYERS = [
     {"replica_session"},
     {"interactive"},
     {"pipeline", "live"},
+    {"loading"},
     {"train", "serve"},
     {"commands"},
     {"cli"},

@@ -10,11 +10,12 @@ import torch
 from PIL import Image
 
 from wavecore.errors import InputError, UsageError
+from wavecore.loading import load
 from wavecore.models.bundle import StreamDefaults, StreamModel
 from wavecore.models.dit import CausalWanDiT, DiTConfig
 from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
-from wavecore.pipeline import Pipeline, load
+from wavecore.pipeline import Pipeline
 from wavecore.trace import Trace
 
 ROUNDS = ("wavefront", "sequential", "stream_batch")

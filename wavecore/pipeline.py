@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -19,7 +15,6 @@ from wavecore.errors import UsageError
 from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
-from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
 from wavecore.placing import PlacementName, Placing
 from wavecore.recording import describe
 from wavecore.restyling import Restyling, start_ring, streaming_rules
@@ -395,82 +390,6 @@ class Pipeline:
                 f"got {width}x{height}"
             )
         return width, height
-
-
-def load(
-    model: str | os.PathLike[str] = "sprites",
-    *,
-    recipe: str | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    vae: str | os.PathLike[str] | None = None,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype | None = None,
-) -> Pipeline:
-    """Load a model.
-
-    Parameters
-    ----------
-    model : str or path
-        "sprites" (in the package), a sprites weights file, or the folder or hub name of a Wan-class
-        model that was distilled to few steps and made causal. A plain Wan 2.1 loads too, but was
-        never trained to stream, and four steps of it show little.
-    recipe : "wave-forcing", "self-forcing" or "streamdiffusionv2", optional
-        How a Wan-class model was distilled, which decides noise levels, chunk length, context and the
-        usual rounds; "wave-forcing" when not given.
-    checkpoint : path, optional
-        Distilled transformer in place of the one in a Wan-class folder, such as the `model.pt` of
-        StreamDiffusionV2.
-    vae : path, optional
-        Wan VAE or TAEHV in place of the one in a Wan-class folder.
-    device : torch.device or str
-        Where it runs.
-    dtype : torch.dtype, optional
-        Type of its weights; that of the files when not given (sprites: float32).
-
-    Raises
-    ------
-    UsageError
-        No such model, recipe or device.
-    CheckpointError, InputError
-        Its files cannot be used; the message names the file.
-    """
-    try:
-        where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"device: expected one that works here, got {device}: {reason}") from None
-    return Pipeline(_read(model, recipe, checkpoint, vae).to(where, dtype))
-
-
-def _read(
-    model: str | os.PathLike[str],
-    recipe: str | None,
-    checkpoint: str | os.PathLike[str] | None,
-    vae: str | os.PathLike[str] | None,
-) -> StreamModel:
-    path = Path(model)
-    packaged = SPRITES_MODELS.get(str(model))
-    if packaged is not None or path.is_file():
-        for name, value in (("recipe", recipe), ("checkpoint", checkpoint), ("vae", vae)):
-            if value is not None:
-                raise UsageError(f"{name}: expected none with a sprites model, got {str(value)!r}")
-        return load_sprites(path if packaged is None else package_file(packaged))
-    # Not what begins in an existing folder or ends as a weights file: a path in which something is mistyped.
-    is_hub_name = (
-        re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(model)) is not None
-        and not path.parent.is_dir()
-        and path.suffix not in (".safetensors", ".pt", ".pth")
-    )
-    if not path.is_dir() and not is_hub_name:
-        expected = '"sprites", a path, or a hub name of the form organisation/repository'
-        close = difflib.get_close_matches(str(model), SPRITES_MODELS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(f"model: expected {expected}, got {str(model)!r}{hint}")
-    from wavecore.models.wan import fetch, load_wan
-
-    folder = path if path.is_dir() else fetch(str(model))
-    return load_wan(folder, "wave-forcing" if recipe is None else recipe, checkpoint, vae)
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

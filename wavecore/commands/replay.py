@@ -22,7 +22,7 @@ def command(log: str, model: str | None, json_output: bool) -> None:
 
     LOG is what `wavecore generate --events LOG` writes. The exit code is 1 when something differs.
     """
-    from wavecore.pipeline import load
+    from wavecore.loading import load
     from wavecore.replay import read_log, replay_log
 
     recording = read_log(log)
