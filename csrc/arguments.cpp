@@ -59,7 +59,7 @@ int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_c
 }
 
 int64_t query_blocks(int64_t queries, int64_t heads, int threads) {
-  constexpr int64_t kMostQueries = 800;   // above, queries and results stream from the third-level cache
+  constexpr int64_t kMostQueries = 1600;  // above, queries and results stream from the third-level cache
   constexpr int64_t kFewestQueries = 96;  // below, packing takes a fifth of the time
   constexpr int64_t kBlocksPerThread = 4;
   int64_t blocks = (queries + kMostQueries - 1) / kMostQueries;

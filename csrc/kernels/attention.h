@@ -38,18 +38,30 @@ inline int64_t scratch_layout(const PagedAttentionArgs& a, float* base, Attentio
   return used;
 }
 
+// N vectors of every row, from element `at` on; `whole` says that no row ends within them.
+template <int N, bool whole, typename T>
+inline void pack_columns(const T* const* rows, int64_t count, int64_t head_dim, int64_t at, float* out) {
+  for (int64_t key = 0; key < count; ++key) {
+    if (key + kRowsAhead < count) __builtin_prefetch(rows[key + kRowsAhead] + at);
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) {
+      int64_t left = whole ? int64_t(W) : head_dim - at - j * W;
+      store(out + (key * N + j) * W, load_some(rows[key] + at + j * W, left < W ? left : int64_t(W)));
+    }
+  }
+}
+
 // Values to panels [panel][kKeyBlock][kPanel], and behind those the vectors that fill no panel, [kKeyBlock][W] each.
 // Rows of whole values would lie a power of two apart and crowd into a few sets of the first-level cache.
 template <typename T>
 inline void pack_values(const T* const* rows, int64_t count, int64_t head_dim, int64_t padded, float* out) {
-  int64_t paneled = padded / kPanel * kPanel;
-  for (int64_t key = 0; key < count; ++key) {
-    if (key + kRowsAhead < count) prefetch_row(rows[key + kRowsAhead], head_dim);
-    for_vectors(head_dim, [&](int64_t at, int64_t width) {
-      int64_t first = at < paneled ? at / kPanel * kPanel : at, row = at < paneled ? kPanel : int64_t(W);
-      store(out + first * kKeyBlock + key * row + (at - first), load_some(rows[key] + at, width));
-    });
-  }
+  int64_t at = 0;
+  auto pack = [&](auto whole, auto partial, int64_t width) {
+    (at + width <= head_dim ? whole : partial)(rows, count, head_dim, at, out + at * kKeyBlock);
+    at += width;
+  };
+  while (at + kPanel <= padded) pack(pack_columns<kVectors, true, T>, pack_columns<kVectors, false, T>, kPanel);
+  while (at < padded) pack(pack_columns<1, true, T>, pack_columns<1, false, T>, W);
 }
 
 // out[kRows][N vectors] = out * decay + p[kRows][keys] * panel[keys][N vectors]
