@@ -65,7 +65,7 @@ def test_a_worker_that_does_not_answer_in_time_is_told_to_end(pipe):
 def test_a_worker_that_never_answers_freezes_the_stream_and_does_not_keep_it_from_closing(pipe, tmp_path):
     """In real time: the second call hangs; updates wait, all are accounted for, and the log says what was."""
     hangs, log = threading.Event(), tmp_path / "run.jsonl"
-    speculation = Speculation(latents=3, job_timeout=0.2)
+    speculation = Speculation(latents=3, job_timeout=2.0)  # far more than the first call takes
     with Trace(log) as trace:
         session = pipe.session(
             "a red ball", steps=1, control="speculative", speculation=speculation, trace=trace
