@@ -9,6 +9,12 @@ settings.register_profile("wavecore", deadline=None, suppress_health_check=[Heal
 settings.load_profile("wavecore")
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(0))
+
+
 @pytest.fixture
 def one_thread():
     threads = torch.get_num_threads()
