@@ -92,10 +92,15 @@ def test_a_video_is_restyled_over_replicas_as_here(pipe, noise):
     clip[20:] = clip[20]  # so that motion, and with it the noise, changes
     streaming = None if noise is None else StreamingSettings(noise=noise)
 
-    def restyled(placement):
-        return made(pipe.restyle(iter(clip), "a red ball", steps=2, placement=placement, streaming=streaming))
+    def restyled(placement, **more):
+        settings = {"steps": 2, "placement": placement, "streaming": streaming, **more}
+        return made(pipe.restyle(iter(clip), "a red ball", **settings))
 
-    here, elsewhere = restyled("local"), restyled("replicas")
+    trace = Trace()
+    here = restyled("local")
+    elsewhere = restyled("replicas", devices=3, decoders=1, trace=trace)
+    assert len({event.track for event in trace.events if event.track.startswith("rank ")}) == 3
+    assert {event.track for event in trace.events if event.kind == "decode"} == {"decoders"}
     assert len(here[0]) == FRAMES
     assert np.array_equal(here[0], elsewhere[0]) and torch.equal(here[1], elsewhere[1])
 
@@ -165,6 +170,11 @@ def test_a_rank_of_a_sequence_that_is_killed_is_named(pipe):
 def test_what_cannot_be(pipe, placing, message):
     with pytest.raises(UsageError, match=message):
         session(pipe, **placing)
+
+
+def test_a_video_is_restyled_on_one_device_here(pipe):
+    with pytest.raises(UsageError, match="devices: expected 1 with placement local, got 2"):
+        pipe.restyle(iter([]), "a red ball", devices=2)
 
 
 def test_a_live_source_is_not_for_replicas(pipe):

@@ -220,11 +220,18 @@ def test_the_one_shot_call(pipe, output_type):
         ({"rounds": "spiral"}, "rounds: expected one of wavefront"),
         ({"placement": "moon"}, "placement: expected one of local"),
         ({"prompt": " "}, "prompt: expected text that is not blank"),
+        ({"seed": 1.5}, "seed: expected a whole number, got 1.5"),
     ],
 )
 def test_wrong_arguments_are_named(pipe, arguments, message):
     with pytest.raises(UsageError, match=message):
         pipe.session(**{"prompt": "a red ball", **arguments})
+
+
+@pytest.mark.parametrize("size", [{"height": 0}, {"width": 0}])
+def test_the_one_shot_call_takes_no_size_of_zero(pipe, size):
+    with pytest.raises(UsageError, match="size: expected a whole number of at least 1, got 0"):
+        pipe("a red ball", num_frames=5, **size)
 
 
 def test_wrong_sources_are_named(pipe):
@@ -245,6 +252,9 @@ def test_unknown_models_are_named(tmp_path, monkeypatch):
         load("no-such-model")
     with pytest.raises(UsageError, match="device: expected one that works here, got moon"):
         load("sprites", device="moon")
+    for dtype in (torch.float64, torch.int8, "bfloat16"):
+        with pytest.raises(UsageError, match=f"dtype: expected float32, bfloat16 or float16, got {dtype}"):
+            load("sprites", dtype=dtype)
     for path in ("tests/none", "no-folder/sprites.safetensors", "../sprites"):
         with pytest.raises(UsageError, match=f"model: expected .* got '{path}'"):
             load(path)

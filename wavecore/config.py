@@ -230,7 +230,11 @@ class RestyleSettings(RunSettings):
         "local",
         description="where the work runs: here, its layers over a ring of processes, or its stages over some",
     )
-    devices: Count = Field(2, description="processes of placement layers, this one included")
+    devices: Count | None = Field(
+        None,
+        description="processes of placement layers, this one included (2 when left out), or replicas (at "
+        "most steps + 1; as many as there are cores when left out)",
+    )
     encode_on: Natural = Field(0, description="rank of placement layers that encodes, beside its layers")
     decode_on: Natural = Field(0, description="rank of placement layers that decodes, beside its layers")
     decoders: Natural = Field(0, description="processes that decode; 0 decodes in this one")

@@ -12,6 +12,7 @@ import torch
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
+from wavecore.ops.checks import FLOATING
 from wavecore.pipeline import Pipeline
 
 
@@ -43,15 +44,18 @@ def load(
     device : torch.device or str
         Where it runs.
     dtype : torch.dtype, optional
-        Type of its weights; that of the files when not given (sprites: float32).
+        Type of its weights, float32, bfloat16 or float16; that of the files when not given (sprites:
+        float32).
 
     Raises
     ------
     UsageError
-        No such model, recipe or device.
+        No such model, recipe, device or dtype.
     CheckpointError, InputError
         Its files cannot be used; the message names the file.
     """
+    if dtype is not None and dtype not in FLOATING:
+        raise UsageError(f"dtype: expected float32, bfloat16 or float16, got {dtype}")
     try:
         where = torch.device(device)
         torch.empty(0, device=where)

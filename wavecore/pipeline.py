@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wavecore.arguments import choice, positive, whole
 from wavecore.control.streaming import NoiseController, StreamingSettings
 from wavecore.errors import UsageError
 from wavecore.interactive.session import SpeculativeSession, start_session
@@ -140,17 +141,18 @@ class Pipeline:
         UsageError
             An argument is wrong; the message names it.
         """
-        _choice("placement", placement, get_args(PlacementName))
-        _choice("control", control, ("free", "speculative"))
+        choice("placement", placement, get_args(PlacementName))
+        choice("control", control, ("free", "speculative"))
         if speculation is not None and control != "speculative":
             raise UsageError(f"speculation: expected none with control {control!r}, got {speculation}")
-        fps = self.fps if fps is None else _positive("fps", fps)
+        fps = self.fps if fps is None else positive("fps", fps)
         if seconds is not None:
             if num_frames is not None:
                 raise UsageError("num_frames: expected num_frames or seconds, got both")
-            num_frames = max(1, round(_positive("seconds", seconds) * fps))
+            num_frames = max(1, round(positive("seconds", seconds) * fps))
         if num_frames is not None:
-            _whole("num_frames", num_frames, 1)
+            whole("num_frames", num_frames, 1)
+        whole("seed", seed)
         rules, levels, pixels = self.rules(rounds, steps), self.levels(steps), self._checked_size(size)
         placing = Placing(
             placement=placement, devices=devices, split=split, replicas=replicas, decoders=decoders
@@ -179,7 +181,7 @@ class Pipeline:
         fps: float | None = None,
         rounds: RoundsKind | None = None,
         placement: Literal["local", "layers", "replicas"] = "local",
-        devices: int = 2,
+        devices: int | None = None,
         shared: SharedDevice | None = None,
         streaming: StreamingSettings | None = None,
         hold: Callable[[int], bool] | None = None,
@@ -187,7 +189,7 @@ class Pipeline:
         idle: Callable[[int], bool] | None = None,
         encode_on: int = 0,
         decode_on: int = 0,
-        decoders: int = 0,
+        decoders: int | DecodeOptions = 0,
         trace: Trace | None = None,
     ) -> Session:
         """Render frames anew under a prompt, keeping their motion: as many frames out as in.
@@ -209,22 +211,24 @@ class Pipeline:
             `Session`.
         encode_on, decode_on : int
             Ranks of placement layers that encode and decode, beside their layers.
-        decoders : int
+        decoders : int or DecodeOptions
             Processes that decode while the rounds go on; 0 decodes in this one.
         placement : "local", "layers" or "replicas"
             Where the work runs: here; its layers over a ring of `devices` processes; or, of a source that is
             not live, its stages over processes (rounds "wavefront").
-        devices : int
-            Processes of placement layers, this one included.
+        devices : int, optional
+            Processes of placement layers, this one included, 2 when not given; or of replicas, see
+            `wavecore.placing.Placing`.
         shared : SharedDevice, optional
             Runs this stream in one batch with others, each in a thread of its own.
         prompt, seed, steps, size, fps, rounds, trace
             As for `session`.
         """
-        _choice("placement", placement, ("local", "layers", "replicas"))
+        choice("placement", placement, ("local", "layers", "replicas"))
         if placement == "replicas" and (hold is not None or length is not None or shared is not None):
             raise UsageError("placement: expected local or layers for a live or shared stream, got replicas")
         self._causal("restyling")
+        whole("seed", seed)
         strength = self.model.defaults.strength if strength is None else strength
         if not 0 < strength <= 1:
             raise UsageError(f"strength: expected a number within (0, 1], got {strength}")
@@ -239,11 +243,13 @@ class Pipeline:
         if noise is not None:
             strength = noise.strength
         ring = None
+        placing = Placing(placement=placement, devices=devices, decoders=decoders)
         if placement == "layers":
-            _whole("devices", devices, 1)
-            rules, ring = start_ring(self.model, rules, devices, trace, encode_on, decode_on)
+            rules, ring = start_ring(self.model, rules, placing.ranks, trace, encode_on, decode_on)
         elif encode_on or decode_on:
             raise UsageError(f"encode_on, decode_on: expected 0 with placement {placement}, got another rank")
+        elif placement == "local":
+            placing.check_one()
         restyling = Restyling(
             lambda share: self.levels(steps, share),
             noise,
@@ -252,13 +258,11 @@ class Pipeline:
             streaming.sink_block,
         )
         levels, pixels = self.levels(steps, strength), self._checked_size(size)
-        fps = self.fps if fps is None else _positive("fps", fps)
+        fps = self.fps if fps is None else positive("fps", fps)
         if placement == "replicas":
-            return Placing(placement="replicas").start(
+            return placing.start(
                 self.model, prompt, rules, levels, seed, pixels, fps, None, iter(frames), trace, restyling
             )
-        from wavecore.placement.decode import DecodeOptions
-
         return Session(
             self.model,
             prompt,
@@ -273,7 +277,7 @@ class Pipeline:
             hold=hold,
             length=length,
             ring=shared if ring is None else ring,
-            decoders=DecodeOptions(workers=decoders) if decoders else None,
+            decoders=placing.decode_options(),
             codec=None if ring is None else ring.vae,
             idle=idle,
         )
@@ -309,12 +313,12 @@ class Pipeline:
         rounds : str
             Order of the work.
         """
-        _choice("output_type", output_type, get_args(OutputType))
+        choice("output_type", output_type, get_args(OutputType))
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         if not prompts:
             raise UsageError("prompt: expected at least one, got an empty list")
         seed = 0 if generator is None else generator.initial_seed()
-        size = width or self.size[0], height or self.size[1]
+        size = self.size[0] if width is None else width, self.size[1] if height is None else height
         clips, latents = [], []
         for index, text in enumerate(prompts):
             with self.session(
@@ -341,10 +345,10 @@ class Pipeline:
 
     def rules(self, rounds: RoundsKind | None, steps: int) -> Rules:
         """Rounds as the model was trained to stream."""
-        _whole("steps", steps, 1)
+        whole("steps", steps, 1)
         defaults = self.model.defaults
         rounds = defaults.rounds if rounds is None else rounds
-        _choice("rounds", rounds, get_args(RoundsKind))
+        choice("rounds", rounds, get_args(RoundsKind))
         shared: dict[str, Any] = {
             "steps": steps,
             "chunk_frames": defaults.chunk_frames,
@@ -364,7 +368,7 @@ class Pipeline:
         Evenly spaced raw timesteps from `strength` down, shifted; or, of a model that was distilled
         to a list of timesteps, the first of that list, whatever the strength.
         """
-        _whole("steps", steps, 1)
+        whole("steps", steps, 1)
         shift, distilled = self.model.defaults.shift, self.model.defaults.timesteps
         if distilled is not None:
             if steps > len(distilled):
@@ -379,8 +383,8 @@ class Pipeline:
 
     def _checked_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
         width, height = self.size if size is None else size
-        _whole("size", width, 1)
-        _whole("size", height, 1)
+        whole("size", width, 1)
+        whole("size", height, 1)
         patch = self.model.dit.config.patch
         factor = self.model.vae.spatial_factor
         across, down = factor * patch[2], factor * patch[1]
@@ -390,19 +394,3 @@ class Pipeline:
                 f"got {width}x{height}"
             )
         return width, height
-
-
-def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{name}: expected a whole number of at least {least}, got {value!r}")
-
-
-def _positive(name: str, value: float) -> float:
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name}: expected a number above 0, got {value}")
-    return value

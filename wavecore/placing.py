@@ -78,7 +78,7 @@ class Placing:
         """
         if self.replicas is not None and self.placement != "replicas":
             raise UsageError(f"replicas: expected none with placement {self.placement}, got some")
-        decoders = self._decoders()
+        decoders = self.decode_options()
         stream = (model, prompt, rules, levels, seed, size, fps, num_frames, source, trace, restyling)
         if self.placement == "replicas":
             from wavecore.replica_session import ReplicaSession
@@ -88,15 +88,15 @@ class Placing:
         if self.placement == "layers":
             from wavecore.restyling import start_ring
 
-            rules, ring = start_ring(model, rules, self._ranks, trace)
+            rules, ring = start_ring(model, rules, self.ranks, trace)
             stream = (model, prompt, rules, *stream[3:])
         elif self.placement == "sequence":
             from wavecore.placement.sequence import SequenceOptions, SequencePlacement
 
-            options = SequenceOptions(ranks=self._ranks, mode=self.split)
+            options = SequenceOptions(ranks=self.ranks, mode=self.split)
             ring = SequencePlacement(model.dit, options)
         else:
-            self._check_one()
+            self.check_one()
         return Session(*stream, ring=ring, decoders=decoders)
 
     def calls(
@@ -143,14 +143,14 @@ class Placing:
         if self.placement == "sequence":
             expected = "local, replicas or layers under control speculative"
             raise UsageError(f"placement: expected {expected}, got sequence")
-        self._check_one()
+        self.check_one()
         return None if shared is None else shared_place(shared)
 
     def _ring(self, dit: CausalWanDiT, stream: CallStream) -> CallPlacement:
         from wavecore.placement.layers import Ring
         from wavecore.placement.layers.calls import RingCalls
 
-        return RingCalls(Ring(dit, self._ranks, for_one_stream=True), stream)
+        return RingCalls(Ring(dit, self.ranks, for_one_stream=True), stream)
 
     def _replicas(self, steps: int) -> Replicas | ReplicaOptions | None:
         """`replicas` with as many ranks as `devices` says."""
@@ -172,14 +172,17 @@ class Placing:
         return replace(self.replicas or ReplicaOptions(), ranks=self.devices)
 
     @property
-    def _ranks(self) -> int:
+    def ranks(self) -> int:
+        """Processes of "layers" and "sequence"."""
         return _RANKS if self.devices is None else self.devices
 
-    def _check_one(self) -> None:
+    def check_one(self) -> None:
+        """Reject other numbers of devices than the one that there is."""
         if self.devices not in (None, 1):
             raise UsageError(f"devices: expected 1 with placement local, got {self.devices}")
 
-    def _decoders(self) -> DecodeOptions | None:
+    def decode_options(self) -> DecodeOptions | None:
+        """How `decoders` decode; None where the process of the session does."""
         if not isinstance(self.decoders, int):
             return self.decoders
         if self.decoders < 0:

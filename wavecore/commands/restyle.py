@@ -12,6 +12,7 @@ from wavecore.commands.run import check_paths, load_model, run_session
 from wavecore.config import RestyleSettings, load_settings
 from wavecore.errors import InputError
 from wavecore.media import LiveSource, PacedFile, VideoReader, open_camera, open_pipe, open_tcp
+from wavecore.placing import Placing
 from wavecore.trace import Trace
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
     from wavecore.live import LiveFrames
 
     stride = pipe.model.vae.temporal_factor
-    ranks = settings.devices if settings.placement == "layers" else 1
+    ranks = 1
+    if settings.placement == "layers":
+        ranks = Placing(placement="layers", devices=settings.devices).ranks
     longest = _longest_chunk(settings, pipe)
     frames = LiveFrames(
         source,

@@ -1,0 +1,25 @@
+"""Checks of arguments; the error names the argument, what was expected and what was got."""
+
+from __future__ import annotations
+
+from wavecore.errors import UsageError
+
+
+def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Reject a value that is none of those allowed."""
+    if value not in allowed:
+        raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def whole(name: str, value: object, least: int | None = None) -> None:
+    """Reject what is no whole number, or one below `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise UsageError(f"{name}: expected a whole number{bound}, got {value!r}")
+
+
+def positive(name: str, value: float) -> float:
+    """`value`, which must be above 0 and finite."""
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name}: expected a number above 0, got {value}")
+    return value
