@@ -28,7 +28,7 @@ class ReplicaOptions:
     ----------
     ranks : int or sequence of sequences of int, optional
         Processes, each a full model: how many, which take the stages in turn where there are fewer of them
-        than stages; or the stages of each, as `wavecore.plan.Plan.groups` has them. When left out: one for
+        than stages; or the stages of each, as `wavecore.plan.Plan.ranks` has them. When left out: one for
         each stage where there are as many cores, else one a core; under `torchrun` as many as it has started.
     mode : "sync", "early" or "paged"
         See `wavecore.placement.exchange.Exchange`.
