@@ -78,7 +78,7 @@ def test_a_sequence_gives_the_latents_of_one_device(pipe, nursery, split, rounds
             pipe.size,
             16,
             FRAMES,
-            ring=sequence,
+            place=sequence,
         )
     )
     assert (latents - expected[1]).abs().max() <= 1e-5 * max(1.0, float(expected[1].abs().max()))

@@ -276,7 +276,7 @@ class Pipeline:
             restyling=restyling,
             hold=hold,
             length=length,
-            ring=shared if ring is None else ring,
+            place=shared if ring is None else ring,
             decoders=placing.decode_options(),
             codec=None if ring is None else ring.vae,
             idle=idle,

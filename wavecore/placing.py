@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wavecore.models.dit import CausalWanDiT
     from wavecore.placement.decode import DecodeOptions
     from wavecore.placement.device import SharedDevice
+    from wavecore.placement.interface import Place
     from wavecore.placement.replicas import ReplicaOptions, Replicas
     from wavecore.placement.sequence import SequenceMode
     from wavecore.restyling import Restyling
@@ -84,20 +85,20 @@ class Placing:
             from wavecore.replica_session import ReplicaSession
 
             return ReplicaSession(*stream, self._replicas(rules.steps), decoders)
-        ring: Any = None
+        place: Place | None = None
         if self.placement == "layers":
             from wavecore.restyling import start_ring
 
-            rules, ring = start_ring(model, rules, self.ranks, trace)
+            rules, place = start_ring(model, rules, self.ranks, trace)
             stream = (model, prompt, rules, *stream[3:])
         elif self.placement == "sequence":
             from wavecore.placement.sequence import SequenceOptions, SequencePlacement
 
             options = SequenceOptions(ranks=self.ranks, mode=self.split)
-            ring = SequencePlacement(model.dit, options)
+            place = SequencePlacement(model.dit, options)
         else:
             self.check_one()
-        return Session(*stream, ring=ring, decoders=decoders)
+        return Session(*stream, place=place, decoders=decoders)
 
     def calls(
         self, model: StreamModel, rules: Rules, trace: Trace | None = None, shared: SharedDevice | None = None

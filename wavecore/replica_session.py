@@ -68,7 +68,7 @@ class ReplicaSession(Session):
                 source=source,
                 trace=trace,
                 restyling=restyling,
-                ring=cast(Any, ReplicaPlacement(model.dit)),  # rounds run elsewhere altogether
+                place=cast(Any, ReplicaPlacement(model.dit)),  # rounds run elsewhere altogether
                 decoders=decoders,
             )
         except BaseException:

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wavecore.placement.decode import DecodeOptions
-    from wavecore.placement.device import SharedDevice, SharedPlacement
-    from wavecore.placement.layers import Ring, RingPlacement, RingVAE
-    from wavecore.placement.sequence import SequencePlacement
+    from wavecore.placement.interface import Place, RoundPlacement
+    from wavecore.placement.layers import RingVAE
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,10 @@ class Session:
     length : callable () -> int, optional
         Asked for the latent frames of each chunk before it is read from the source; the rules say it when not
         given. Rounds "stream_batch" only.
-    ring : Ring, SharedDevice or SequencePlacement, optional
-        Runs the layers over several processes, rounds together with those of other streams, or the tokens of
-        each slot over several processes; all of it runs here when not given.
+    place : Place, optional
+        Where the rounds run: a `Ring`, which has the layers over several processes, a `SharedDevice`, which
+        runs rounds together with those of other streams, a `SequencePlacement`, which has the tokens of each
+        slot over several processes, or one of your own; they run here when not given.
     decoders : DecodeOptions, optional
         Processes that decode while the rounds go on; decoded here when not given.
     codec : RingVAE, optional
@@ -155,7 +155,7 @@ class Session:
         restyling: Restyling | None = None,
         hold: Callable[[int], bool] | None = None,
         length: Callable[[], int] | None = None,
-        ring: Ring | SharedDevice | SequencePlacement | None = None,
+        place: Place | None = None,
         decoders: DecodeOptions | None = None,
         codec: RingVAE | None = None,
         idle: Callable[[int], bool] | None = None,
@@ -176,12 +176,12 @@ class Session:
         factor = model.vae.spatial_factor
         latent_size = (model.dit.config.in_channels, height // factor, width // factor)
         pages = pages_needed(rules, chunks)
-        self._placement: LocalPlacement | RingPlacement | SharedPlacement | SequencePlacement
-        if ring is None:
+        self._placement: RoundPlacement
+        if place is None:
             self._cache = local_cache(model.dit, pages, *latent_size[1:])
             self._placement = LocalPlacement(model.dit, self._cache)
         else:
-            self._placement = ring.open(rules, pages, *latent_size[1:])
+            self._placement = place.open(rules, pages, *latent_size[1:])
         self._flight: deque[Round] = deque()
         self._complete: deque[_Complete] = deque()
         self._handoff = Handoff(levels, seed, latent_size, model.device)
