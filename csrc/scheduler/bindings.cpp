@@ -62,55 +62,86 @@ void bind_scheduler(py::module_& module) {
   module.attr("FLAG_BYTES") = kFlagBytes;
   using Unlocked = py::call_guard<py::gil_scoped_release>;
 
+  // Memory, counters and streams are addresses. Sizes and strides are bytes.
   py::class_<Driver, std::shared_ptr<Driver>>(module, "Driver", "Memory, streams and counters of a device.")
       .def_property_readonly("name", &Driver::name)
-      .def("allocate", [](Driver& driver, size_t bytes) { return number(driver.allocate(bytes)); })
-      .def("free", [](Driver& driver, uintptr_t memory) { driver.free(pointer(memory)); })
-      .def("share", [](Driver& driver, uintptr_t memory) { return py::bytes(driver.share(pointer(memory))); })
-      .def("open", [](Driver& driver, const std::string& handle) { return number(driver.open(handle)); })
-      .def("close", [](Driver& driver, uintptr_t memory) { driver.close(pointer(memory)); })
-      .def("value", [](Driver& driver, uintptr_t flag) { return driver.value(pointer(flag)); })
-      .def("set_value", [](Driver& driver, uintptr_t flag, uint32_t value) { driver.set_value(pointer(flag), value); })
       .def(
-          "wait_value", [](Driver& driver, uintptr_t flag, uint32_t value) { driver.wait_value(nullptr, pointer(flag), value); },
-          Unlocked());
+          "allocate", [](Driver& driver, size_t bytes) { return number(driver.allocate(bytes)); }, py::arg("bytes"),
+          "Memory that other processes can open, all zero; returns its address.")
+      .def(
+          "free", [](Driver& driver, uintptr_t memory) { driver.free(pointer(memory)); }, py::arg("memory"),
+          "Give memory back.")
+      .def(
+          "share", [](Driver& driver, uintptr_t memory) { return py::bytes(driver.share(pointer(memory))); },
+          py::arg("memory"), "Handle of memory, for `open` in another process.")
+      .def(
+          "open", [](Driver& driver, const std::string& handle) { return number(driver.open(handle)); },
+          py::arg("handle"), "Address, here, of memory that another process shares.")
+      .def(
+          "close", [](Driver& driver, uintptr_t memory) { driver.close(pointer(memory)); }, py::arg("memory"),
+          "Be done with memory that was opened.")
+      .def(
+          "value", [](Driver& driver, uintptr_t flag) { return driver.value(pointer(flag)); }, py::arg("flag"),
+          "A counter as it is now.")
+      .def(
+          "set_value",
+          [](Driver& driver, uintptr_t flag, uint32_t value) { driver.set_value(pointer(flag), value); },
+          py::arg("flag"), py::arg("value"), "Set a counter, at once.")
+      .def(
+          "wait_value",
+          [](Driver& driver, uintptr_t flag, uint32_t value) { driver.wait_value(nullptr, pointer(flag), value); },
+          Unlocked(), py::arg("flag"), py::arg("value"), "Wait, as the layers do, until a counter has come to a value.");
 
   py::class_<HostDriver, Driver, std::shared_ptr<HostDriver>>(module, "HostDriver", "Shared memory and threads.")
       .def(py::init([](double spin_us, double link_bytes_per_us) {
              return std::make_shared<HostDriver>(HostDriver::Options{int64_t(spin_us * 1e3), link_bytes_per_us});
            }),
-           py::arg("spin_us") = 0.0, py::arg("link_bytes_per_us") = 0.0);
+           py::arg("spin_us") = 0.0, py::arg("link_bytes_per_us") = 0.0,
+           "How long waits poll before they sleep, and the rate of a modelled link (0: that of the memory).");
 
   py::class_<CudaDriver, Driver, std::shared_ptr<CudaDriver>>(module, "CudaDriver", "An NVIDIA device.")
       .def(py::init<int, std::string>(), py::arg("device"), py::arg("library") = "libcuda.so.1")
-      .def("set_compute_stream",
-           [](CudaDriver& driver, uintptr_t stream) { driver.set_compute_stream(pointer(stream)); });
+      .def(
+          "set_compute_stream",
+          [](CudaDriver& driver, uintptr_t stream) { driver.set_compute_stream(pointer(stream)); }, py::arg("stream"),
+          "The stream that layers are given to.");
 
-  py::class_<Scheduler>(module, "Scheduler", "Publishes the keys and values of one rank; see csrc/scheduler.")
+  py::class_<Scheduler>(module, "Scheduler", "Publishes the keys and values of one rank; see csrc/scheduler/scheduler.h.")
       .def(py::init([](std::shared_ptr<Driver> driver, int layers, int generations, double timeout, bool record) {
              return std::make_unique<Scheduler>(std::move(driver),
                                                 Scheduler::Options{layers, generations, timeout, record});
            }),
            py::arg("driver"), py::arg("layers"), py::arg("generations") = 2, py::arg("timeout") = 30.0,
            py::arg("record") = false)
-      .def("add_outgoing",
-           [](Scheduler& scheduler, const std::string& to, uintptr_t ready, uintptr_t credit) {
-             return scheduler.add_outgoing(to, pointer<char>(ready), pointer<char>(credit));
-           })
-      .def("add_incoming",
-           [](Scheduler& scheduler, const std::string& from, uintptr_t ready) {
-             return scheduler.add_incoming(from, pointer<char>(ready));
-           })
-      .def("add_credit",
-           [](Scheduler& scheduler, uintptr_t credit) { scheduler.add_credit(pointer<char>(credit)); })
-      .def("begin", &begin, py::arg("tick"), py::arg("outgoing"), py::arg("incoming"), py::arg("last") = true)
-      .def("acquire", &Scheduler::acquire, Unlocked())
-      .def("publish", &Scheduler::publish, Unlocked())
-      .def("drain", &Scheduler::drain, Unlocked())
-      .def("gate", &Scheduler::gate, Unlocked())
-      .def("attended", &Scheduler::attended, Unlocked())
-      .def("cancel", &Scheduler::cancel, Unlocked())
-      .def("take_records", &records)
+      .def(
+          "add_outgoing",
+          [](Scheduler& scheduler, const std::string& to, uintptr_t ready, uintptr_t credit) {
+            return scheduler.add_outgoing(to, pointer<char>(ready), pointer<char>(credit));
+          },
+          py::arg("to"), py::arg("ready"), py::arg("credit"),
+          "An edge to a rank that reads: counters of layer 0, `ready` in its memory, `credit` in this one's.")
+      .def(
+          "add_incoming",
+          [](Scheduler& scheduler, const std::string& from, uintptr_t ready) {
+            return scheduler.add_incoming(from, pointer<char>(ready));
+          },
+          py::arg("sender"), py::arg("ready"), "An edge from a rank that writes.")
+      .def(
+          "add_credit", [](Scheduler& scheduler, uintptr_t credit) { scheduler.add_credit(pointer<char>(credit)); },
+          py::arg("credit"), "A counter, in the memory of a rank that writes here, of the layers that were read.")
+      .def("begin", &begin, py::arg("tick"), py::arg("outgoing"), py::arg("incoming"), py::arg("last") = true,
+           "Begin a stage's round: (edge, copies) of what is at work. A copy is (from, stride from layer to layer, "
+           "to, stride, bytes). The `last` one of a tick gives the credits back.")
+      .def("acquire", &Scheduler::acquire, Unlocked(), py::arg("layer"),
+           "Before a layer's own pages are written: wait until older copies of them are over.")
+      .def("publish", &Scheduler::publish, Unlocked(), py::arg("layer"), "After they are written: send them.")
+      .def("drain", &Scheduler::drain, Unlocked(), py::arg("layer"), "Wait until the copies of this tick are over.")
+      .def("gate", &Scheduler::gate, Unlocked(), py::arg("layer"), "Before attention: wait for what it reads.")
+      .def("attended", &Scheduler::attended, Unlocked(), py::arg("layer"), "After attention: give the credits back.")
+      .def("cancel", &Scheduler::cancel, Unlocked(), py::arg("reason"),
+           "End all waits; every later call raises a `WavecoreError` with the first reason.")
+      .def("take_records", &records,
+           "What happened since the last call: (publish, wait or attend, edge, layer, tick, begin, end, written).")
       .def_property_readonly("bytes_sent", &Scheduler::bytes_sent);
 }
 

@@ -73,6 +73,11 @@ void* HostDriver::map(int file, size_t bytes) {
 }
 
 void* HostDriver::allocate(size_t bytes) {
+  // Asked for more than there is, Linux would end processes to make room rather than refuse.
+  size_t all = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  if (bytes > all)
+    throw WaveError("shared memory: expected at most the " + std::to_string(all) + " bytes of this machine, got " +
+                    std::to_string(bytes));
   // Memory without a name: it goes with the last process that has it, however those end.
   int file = memfd_create("wavecore", MFD_CLOEXEC);
   if (file < 0) throw WaveError(system_error("shared memory"));

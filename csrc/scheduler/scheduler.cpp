@@ -13,13 +13,20 @@ using Clock = std::chrono::steady_clock;
 constexpr int kLooks = 20;
 constexpr int64_t kWatchNs = 1'000'000'000;
 
+// Seconds whose nanoseconds, added to a time, are far from the end of 64 bits.
+constexpr double kLongestTimeout = 1e9;
+
 int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<Driver> driver, Options options) : driver_(std::move(driver)), options_(options) {
+  if (!driver_) throw WaveError("scheduler: expected a driver, got none");
   if (options.layers < 1 || options.generations < 1)
     throw WaveError("scheduler: expected at least one layer and one generation");
+  if (!(options.timeout_seconds > 0 && options.timeout_seconds <= kLongestTimeout))
+    throw WaveError("timeout: expected more than 0 and at most " + std::to_string(int64_t(kLongestTimeout)) +
+                    " s, got " + std::to_string(options.timeout_seconds));
   if (!driver_->computes_in_caller()) progress_ = static_cast<char*>(driver_->allocate(kFlagBytes));
   watchdog_ = std::thread(&Scheduler::watch, this);
 }
@@ -78,6 +85,21 @@ int Scheduler::add_incoming(const std::string& from, char* ready) {
 
 void Scheduler::add_credit(char* credit) { credits_.push_back(credit); }
 
+const Scheduler::Edge& Scheduler::edge_of(int edge, bool outgoing) const {
+  const Edge* found = edge < 0 || size_t(edge) >= edges_.size() ? nullptr : edges_[size_t(edge)].get();
+  if (!found || (found->left != nullptr) != outgoing)
+    throw WaveError("edge: expected an " + std::string(outgoing ? "outgoing" : "incoming") + " one of the " +
+                    std::to_string(edges_.size()) + " added, got " + std::to_string(edge));
+  return *found;
+}
+
+void Scheduler::check(int layer) const {
+  if (layer < 0 || layer >= options_.layers)
+    throw WaveError("layer: expected one from 0 to " + std::to_string(options_.layers - 1) + ", got " +
+                    std::to_string(layer));
+  check();
+}
+
 void Scheduler::check() const {
   if (!failed_.load(std::memory_order_acquire)) return;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -87,12 +109,14 @@ void Scheduler::check() const {
 void Scheduler::begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::vector<IncomingRound> incoming,
                       bool last) {
   check();
+  for (const OutgoingRound& round : outgoing) edge_of(round.edge, true);
+  for (const IncomingRound& round : incoming) edge_of(round.edge, false);
   tick_ = tick;
   last_ = last;
   outgoing_ = std::move(outgoing);
   incoming_ = std::move(incoming);
   for (const OutgoingRound& round : outgoing_) {
-    Edge& edge = *edges_.at(size_t(round.edge));
+    Edge& edge = *edges_[size_t(round.edge)];
     if (edge.sent.empty())  // the counters of the copies begin where the ticks do
       for (int layer = 0; layer < options_.layers; ++layer) driver_->set_value(edge.flag(edge.left, layer), tick - 1);
     edge.sent.push_back(tick);
@@ -101,7 +125,7 @@ void Scheduler::begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::v
 }
 
 void Scheduler::acquire(int layer) {
-  check();
+  check(layer);
   for (size_t i = 0; i < edges_.size(); ++i) {
     Edge& edge = *edges_[i];
     // The latest tick in which this edge was at work and whose pages are written anew now.
@@ -114,7 +138,7 @@ void Scheduler::acquire(int layer) {
 }
 
 void Scheduler::publish(int layer) {
-  check();
+  check(layer);
   for (const OutgoingRound& round : outgoing_) {
     Edge& edge = *edges_[size_t(round.edge)];
     int64_t began = options_.record ? now() : 0;
@@ -133,7 +157,7 @@ void Scheduler::publish(int layer) {
 }
 
 void Scheduler::drain(int layer) {
-  check();
+  check(layer);
   for (const OutgoingRound& round : outgoing_) {
     Edge& edge = *edges_[size_t(round.edge)];
     wait_in_compute(round.edge, layer, tick_, edge.flag(edge.left, layer), "to take");
@@ -141,10 +165,10 @@ void Scheduler::drain(int layer) {
 }
 
 void Scheduler::gate(int layer) {
-  check();
+  check(layer);
   int64_t began = options_.record ? now() : 0;
   for (const IncomingRound& round : incoming_) {
-    Edge& edge = *edges_.at(size_t(round.edge));
+    Edge& edge = *edges_[size_t(round.edge)];
     void* flag = edge.flag(edge.ready, layer);
     wait_in_compute(round.edge, layer, tick_, flag, "to send");
     if (options_.record) note(Step::wait, round.edge, layer, began, now(), driver_->written_at(flag, tick_));
@@ -155,7 +179,7 @@ void Scheduler::gate(int layer) {
 }
 
 void Scheduler::attended(int layer) {
-  check();
+  check(layer);
   // To every rank that may write here, at work in this tick or not: its pages of a later tick may be any of these.
   if (last_) {
     // Others may then write to any page of this tick, so also to those that copies are made of.

@@ -118,6 +118,8 @@ class Scheduler {
   };
 
   void check() const;
+  void check(int layer) const;
+  const Edge& edge_of(int edge, bool outgoing) const;
   void wait_in_compute(int edge, int layer, uint32_t value, void* flag, const char* what);
   void watch();
   void cancel_locked(const std::string& reason);

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 
 #include "scheduler/cuda_driver.h"
 #include "scheduler/host_driver.h"
@@ -111,6 +113,42 @@ void waits_end() {
   other.join();
   expect(said == "rank 2 has ended", "cancel", said);
   expect(seconds < 2, "cancel ends a wait soon");
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const WaveError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// What would read or write memory that is not there, or watch without a pause.
+void wrong_arguments() {
+  auto driver = std::make_shared<HostDriver>(HostDriver::Options{});
+  auto made = [&](std::shared_ptr<Driver> on, double timeout) {
+    return error_of([&] { Scheduler scheduler(on, {2, 2, timeout, false}); });
+  };
+  expect(made(nullptr, 30) == "scheduler: expected a driver, got none", "no driver");
+  for (double timeout : {0.0, -1.0, std::nan(""), HUGE_VAL})
+    expect(made(driver, timeout).rfind("timeout: expected more than 0", 0) == 0, "timeout", made(driver, timeout));
+  std::string huge = error_of([&] { driver->allocate(size_t(1) << 60); });
+  expect(huge.rfind("shared memory: expected at most the ", 0) == 0, "more memory than there is", huge);
+  auto* memory = static_cast<char*>(driver->allocate(8 * kFlagBytes));
+  Scheduler scheduler(driver, {2, 2, 30, false});
+  int out = scheduler.add_outgoing("stage 1", memory, memory + 2 * kFlagBytes);
+  int in = scheduler.add_incoming("stage 2", memory + 4 * kFlagBytes);
+  for (int edge : {-1, in, 2})
+    expect(error_of([&] { scheduler.begin(1, {{edge, {}}}, {}); }) ==
+               "edge: expected an outgoing one of the 2 added, got " + std::to_string(edge), "outgoing edge");
+  for (int edge : {-1, out, 2})
+    expect(error_of([&] { scheduler.begin(1, {}, {{edge, {}}}); }) ==
+               "edge: expected an incoming one of the 2 added, got " + std::to_string(edge), "incoming edge");
+  for (auto step : {&Scheduler::acquire, &Scheduler::publish, &Scheduler::drain, &Scheduler::gate, &Scheduler::attended})
+    for (int layer : {-1, 2})
+      expect(error_of([&] { (scheduler.*step)(layer); }) == "layer: expected one from 0 to 1, got " + std::to_string(layer),
+             "layer");
 }
 
 void memory_between_processes() {
@@ -326,6 +364,7 @@ int main(int count, char** arguments) {
     memory_between_processes();  // forks: before there are threads
     host_waves();
     waits_end();
+    wrong_arguments();
     streams_and_devices(arguments[1]);
     device_waves(arguments[1]);
   }

@@ -70,7 +70,7 @@ class ReplicaOptions:
         for name in ("generations", "threads"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not self.timeout > 0:
+        if not 0 < self.timeout < float("inf"):
             raise UsageError(f"timeout: expected a number of seconds above 0, got {self.timeout}")
 
     @property
