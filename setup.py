@@ -28,6 +28,7 @@ class CMakeBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
+        target.unlink(missing_ok=True)  # one of an earlier build must not pass for this one's
         try:
             self._build(target)
         except subprocess.CalledProcessError as error:
