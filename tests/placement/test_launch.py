@@ -1,9 +1,10 @@
 """Processes of the library run the library that started them."""
 
+import signal
 import subprocess
 
 import wavecore
-from wavecore.placement.launch import module_command
+from wavecore.placement.launch import module_command, start_module
 
 
 def test_a_package_in_the_working_directory_is_not_taken(tmp_path):
@@ -14,3 +15,13 @@ def test_a_package_in_the_working_directory_is_not_taken(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert wavecore.__version__ in done.stdout
+
+
+def test_an_interrupt_of_the_terminal_does_not_reach_a_process_that_is_still_loading():
+    """As Ctrl-C does, it comes to the whole group, here before the process has run a line of ours."""
+    process = start_module("wavecore", "--version", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.send_signal(signal.SIGINT)
+    said, complained = process.communicate(timeout=60)
+    assert (process.returncode, complained) == (0, b"")
+    assert wavecore.__version__ in said.decode()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

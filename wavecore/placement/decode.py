@@ -6,7 +6,6 @@ import io
 import mmap
 import os
 import pickle
-import signal
 import socket
 import struct
 import subprocess
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from wavecore.control.streaming import partition
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.stream import State, UnitDecoder, run_units
-from wavecore.placement.launch import module_command
+from wavecore.placement.launch import start_module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +166,11 @@ class DecodePipeline:
         try:
             with os.fdopen(os.dup(memory), "wb") as file:
                 pickle.dump(list(units), file)
-            numbers = (source, target, memory, threads, core)
-            command = [*module_command("wavecore.placement.decode"), *map(str, numbers)]
-            self._processes.append(
-                subprocess.Popen(command, pass_fds=(source, target, memory), stdin=subprocess.DEVNULL)
+            files = source, target, memory
+            process = start_module(
+                "wavecore.placement.decode", *files, threads, core, pass_fds=files, stdin=subprocess.DEVNULL
             )
+            self._processes.append(process)
         finally:
             os.close(memory)
 
@@ -291,7 +290,6 @@ def _receive(connection: Connection) -> Tensor:
 
 def _main() -> None:
     """Pass what comes through some units of a decoder and on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the session says what an interrupt means
     source, target, memory, threads, core = map(int, sys.argv[1:6])
     torch.set_num_threads(threads)
     if core >= 0:

@@ -24,11 +24,13 @@ from typing import Any
 
 import torch
 
+from wavecore.errors import WavecoreError
 from wavecore.models.dit import CausalWanDiT
-from wavecore.placement.launch import module_command
+from wavecore.placement.launch import start_module
 from wavecore.placement.protocol import checksum
 
 _PR_SET_PDEATHSIG = 1
+_END_SECONDS = 5.0
 
 
 class Nursery:
@@ -46,9 +48,9 @@ class Nursery:
         ours, theirs = socket.socketpair()
         weights, described = _pack(dit)
         try:
-            command = [*module_command("wavecore.placement.nursery"), str(theirs.fileno()), str(weights)]
-            self._process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(), weights), stdin=subprocess.DEVNULL
+            files = theirs.fileno(), weights
+            self._process = start_module(
+                "wavecore.placement.nursery", *files, pass_fds=files, stdin=subprocess.DEVNULL
             )
         finally:
             theirs.close()
@@ -56,34 +58,50 @@ class Nursery:
         self._socket = ours
         self._control = Connection(os.dup(ours.fileno()))
         self._lock = threading.Lock()
-        self._on_exit: dict[int, Callable[[int | None], None]] = {}
-        self._replies: Any = None
+        self._on_exit: dict[int, Callable[[str], None]] = {}
+        self._replies: list[int] | None = None
+        self._ended: str | None = None
         self._replied = threading.Condition()
         self._control.send((dit.config, described, self.checksum))
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def fork(self, count: int, on_exit: Callable[[int, int | None], None]) -> list[tuple[int, Connection]]:
+    def fork(self, count: int, on_exit: Callable[[int, str], None]) -> list[tuple[int, Connection]]:
         """Start processes; returns the number and the connection of each.
 
         Parameters
         ----------
         count : int
         on_exit : callable
-            Called with (index, wait status) when one ends, from a thread.
+            Called with the index and how it ended, in words, when one ends, from a thread.
+
+        Raises
+        ------
+        WavecoreError
+            The clean process has ended, or they do not start in time.
         """
         pairs = [socket.socketpair() for _ in range(count)]
         with self._lock, self._replied:
             self._replies = None
-            self._control.send(("fork", count))
+            with suppress(OSError):  # a process that has ended takes nothing: below it says so
+                self._control.send(("fork", count))
+                for _, theirs in pairs:
+                    socket.send_fds(self._socket, [b"."], [theirs.fileno()])
             for _, theirs in pairs:
-                socket.send_fds(self._socket, [b"."], [theirs.fileno()])
                 theirs.close()
-            if not self._replied.wait_for(lambda: self._replies is not None, timeout=120):
-                raise TimeoutError("expected the stages to start within 120 s")
+            self._replied.wait_for(lambda: self._ended or self._replies is not None, timeout=120)
             pids = self._replies
+            if pids is None:
+                for ours, _ in pairs:
+                    ours.close()
+                late = f"{self._name}: expected it to start them within 120 s, it did not"
+                raise WavecoreError(self._ended or late)
             for index, pid in enumerate(pids):
                 self._on_exit[pid] = partial(on_exit, index)
         return [(pid, Connection(ours.detach())) for pid, (ours, _) in zip(pids, pairs, strict=True)]
+
+    @property
+    def _name(self) -> str:
+        return f"the process that starts the ranks, {self._process.pid}"
 
     def disconnected(self, stage: int) -> None:
         """The connection of a stage has ended: its process has too, which is told apart from that."""
@@ -98,11 +116,15 @@ class Nursery:
             try:
                 kind, value = self._control.recv()
             except (EOFError, OSError):
+                try:
+                    how = _in_words(self._process.wait(_END_SECONDS))
+                except subprocess.TimeoutExpired:
+                    how = how_it_ended(None)
                 with self._replied:
-                    self._replies = self._replies or []
+                    self._ended = f"{self._name}: {how}"
                     self._replied.notify_all()
                 for gone in list(self._on_exit.values()):
-                    gone(signal.SIGKILL)
+                    gone(f"it ended with {self._ended}")
                 return
             if kind == "forked":
                 with self._replied:
@@ -113,7 +135,7 @@ class Nursery:
                 with self._replied:  # not before `fork` has noted who it is
                     ended = self._on_exit.pop(pid) if pid in self._on_exit else None
                 if ended is not None:
-                    ended(status)
+                    ended(how_it_ended(status))
 
     def close(self) -> None:
         """End it and every process it has started."""
@@ -138,12 +160,16 @@ def how_it_ended(status: int | None) -> str:
     """A wait status in words; None where only the connection is known to have ended."""
     if status is None:
         return "its connection has ended"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+    return _in_words(os.waitstatus_to_exitcode(status))
+
+
+def _in_words(code: int) -> str:
+    """An exit code, or the negative number of a signal."""
+    if code < 0:
         with suppress(ValueError):
-            return f"it was ended by {signal.Signals(number).name}"
-        return f"it was ended by signal {number}"
-    return f"it ended with exit code {os.waitstatus_to_exitcode(status)}"
+            return f"it was ended by {signal.Signals(-code).name}"
+        return f"it was ended by signal {-code}"
+    return f"it ended with exit code {code}"
 
 
 def _pack(dit: CausalWanDiT) -> tuple[int, list[tuple[str, tuple[int, ...], torch.dtype, int]]]:
@@ -179,7 +205,6 @@ def _main() -> None:
     """Start processes on request and tell when they end; end with the process that asked."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     control = Connection(os.dup(sock.fileno()))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the session says what an interrupt means
     config, described, digest = control.recv()
     dit = _unpack(int(sys.argv[2]), config, described)
     gc.collect()
@@ -225,7 +250,8 @@ def _main() -> None:
                 children[pid] = os.pidfd_open(pid)
                 poll.register(children[pid], select.POLLIN)
                 os.close(connection)
-            control.send(("forked", pids))
+            with suppress(OSError):  # who asked has ended: the next turn of the loop ends the others
+                control.send(("forked", pids))
 
 
 def _fork(connection: int, others: list[int], dit: CausalWanDiT, digest: str) -> int:

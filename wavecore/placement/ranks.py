@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
-from wavecore.placement.nursery import Nursery
+from wavecore.placement.nursery import Nursery, how_it_ended
 from wavecore.placement.protocol import checksum
 
 _ADDRESS = "wavecore/ranks"
@@ -63,9 +63,9 @@ class Ranks:
         self._store = _store(timeout)
         self._timeout = timeout
         self._own = Nursery(dit)
-        self._remote: dict[int, tuple[Connection, Callable[[int | None], None]]] = {}
+        self._remote: dict[int, tuple[Connection, Callable[[str], None]]] = {}
 
-    def fork(self, count: int, on_exit: Callable[[int, int | None], None]) -> list[tuple[int, Connection]]:
+    def fork(self, count: int, on_exit: Callable[[int, str], None]) -> list[tuple[int, Connection]]:
         """Take every rank; returns a number of its own and the connection of each.
 
         Raises
@@ -107,7 +107,7 @@ class Ranks:
         """The connection of a rank has ended: elsewhere that is all one knows of its end."""
         if rank in self._remote:
             _, gone = self._remote.pop(rank)
-            gone(None)
+            gone(how_it_ended(None))
 
     def kill(self, pids: list[int]) -> None:
         """End ranks: the child here, and others by ending their connection."""

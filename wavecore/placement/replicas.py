@@ -18,7 +18,7 @@ from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
 from wavecore.placement import protocol
 from wavecore.placement.exchange import pool_sizes
-from wavecore.placement.nursery import Nursery, how_it_ended
+from wavecore.placement.nursery import Nursery
 from wavecore.placement.replica_options import ReplicaOptions, check_hellos
 from wavecore.placement.replica_stream import ReplicaPlacement, ReplicaStream
 from wavecore.placement.segment import Layout, StreamShape
@@ -101,7 +101,7 @@ class Replicas:
         self.bytes_sent: dict[int, dict[int, int]] = {}
         self._lock = threading.Condition()
         self._failure: str | None = None
-        self._exited: dict[int, int | None] = {}
+        self._exited: dict[int, str] = {}
         self._said: dict[int, str] = {}
         self._streams: dict[int, ReplicaStream] = {}
         self._waiting: deque[ReplicaStream] = deque()
@@ -262,20 +262,20 @@ class Replicas:
 
     # -- failure -------------------------------------------------------------------------
 
-    def _on_exit(self, rank: int, status: int | None) -> None:
+    def _on_exit(self, rank: int, how: str) -> None:
         with self._lock:
-            self._exited[rank] = status
+            self._exited[rank] = how
             self._lock.notify_all()
             if self._closed or self._failure is not None:
                 return
-            self._failure = self._reason(rank, status)
+            self._failure = self._reason(rank, how)
         threading.Thread(target=self._end_all, daemon=True).start()
 
-    def _reason(self, rank: int, status: int | None) -> str:
+    def _reason(self, rank: int, how: str) -> str:
         name = f"{self.map.name(rank)}, process {self._pids[rank] if hasattr(self, '_pids') else '?'}"
         if rank in self._said:
             return f"{name}: {self._said[rank]}"
-        return f"{name}: {how_it_ended(status)}"
+        return f"{name}: {how}"
 
     def _end_all(self) -> None:
         """Ask the ranks that are left to end, then end them."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from itertools import pairwise
 
@@ -16,6 +19,7 @@ from wavecore.cache import pages_needed
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.placement.layers import Ring
+from wavecore.placement.layers.processes import end_ranks, wait_for_ranks
 from wavecore.rounds import Rounds, StreamBatch
 from wavecore.trace import Trace
 
@@ -208,6 +212,18 @@ def test_a_rank_holds_only_its_layers_and_a_killed_one_is_named():
     finally:
         ring.close()
     assert not psutil.pid_exists(child)
+
+
+def test_a_rank_that_is_killed_before_it_has_come_is_named_at_once():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    over = threading.Event()
+    try:
+        process.kill()
+        with pytest.raises(WavecoreError, match=r"^ring: rank 1 was ended by signal 9$"):
+            wait_for_ranks([process], over.wait)  # as a rendezvous with a rank that never comes
+    finally:
+        over.set()
+        end_ranks([process])
 
 
 def test_ranks_end_with_the_process_that_started_them():

@@ -56,7 +56,7 @@ def test_a_rank_that_is_killed_ends_all_others_and_is_named(dit, nursery, transp
         while any(map(psutil.pid_exists, replicas.pids)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert all(status != 0 for status in replicas._exited.values())
+        assert all(how != "it ended with exit code 0" for how in replicas._exited.values())
         with pytest.raises(WavecoreError, match=r"SIGKILL"):
             replicas.stream(RULES, levels_of(2), 0)
     assert set(os.listdir("/dev/shm")) == before
@@ -97,12 +97,32 @@ def test_stages_end_with_the_process_of_the_session(dit):
     nursery._socket.shutdown(2)  # what the kernel does when a process ends
     nursery._process.wait(10)
     deadline = time.monotonic() + 10
-    while any(map(psutil.pid_exists, pids)):
+    while any(map(psutil.pid_exists, pids)) or not replicas.failed:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert replicas.failed
     replicas.close()
     nursery.close()
+
+
+def test_a_nursery_that_is_killed_is_named_with_the_rank_that_ended_with_it(dit):
+    options = ReplicaOptions(ranks=2, timeout=30)
+    with Nursery(dit) as nursery, Replicas(dit, RULES, LATENT, options, nursery=nursery) as replicas:
+        number = nursery._process.pid
+        replicas.victim = number
+        loader = f"the process that starts the ranks, {number}: it was ended by SIGKILL"
+        rank = replicas.pids[0]
+        assert endless(replicas, dit) == f"rank 0 (stages in turn), process {rank}: it ended with {loader}"
+        with pytest.raises(WavecoreError, match=f"^{loader}$"):
+            Replicas(dit, RULES, LATENT, options, nursery=nursery)
+
+
+def test_a_nursery_that_is_killed_before_it_has_started_any_rank_is_named(dit):
+    with Nursery(dit) as nursery:
+        nursery._process.kill()
+        with pytest.raises(
+            WavecoreError, match=r"^the process that starts the ranks, \d+: it was ended by SIGKILL$"
+        ):
+            Replicas(dit, RULES, LATENT, ReplicaOptions(ranks=2, timeout=30), nursery=nursery)
 
 
 def test_stages_end_when_they_are_closed(dit, nursery):

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import torch
 
-from wavecore.placement.launch import module_command
+from wavecore.errors import WavecoreError
+from wavecore.placement.launch import start_module
 
 _END_SECONDS = 2.0
+_POLL_SECONDS = 0.2
+_START_SECONDS = 300.0
+
+Joined = TypeVar("Joined")
 
 
 def start_rank(rank: int, size: int, port: int, core: int | None = None) -> subprocess.Popen[bytes]:
@@ -27,8 +36,41 @@ def start_rank(rank: int, size: int, port: int, core: int | None = None) -> subp
     }
     if core is not None:
         environment["WAVECORE_RING_CORE"] = str(core)
-    command = module_command("wavecore.placement.layers.worker")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    worker = "wavecore.placement.layers.worker"
+    return start_module(worker, environment=environment, stdin=subprocess.PIPE)
+
+
+def wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], join: Callable[[], Joined]) -> Joined:
+    """What `join` returns, once every rank has come.
+
+    Raises
+    ------
+    WavecoreError
+        A rank has ended, or they do not come in time.
+    """
+    joined: queue.SimpleQueue[tuple[Joined | None, RuntimeError | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            joined.put((join(), None))
+        except RuntimeError as error:
+            joined.put((None, error))
+
+    # Nobody joins this thread: whatever ends the wait, an interrupt too, waits for no rank that is gone.
+    threading.Thread(target=run, daemon=True).start()
+    until = time.monotonic() + _START_SECONDS
+    fault: str | None = None
+    while fault is None:
+        with suppress(queue.Empty):
+            channel, error = joined.get(timeout=_POLL_SECONDS)
+            if channel is not None:
+                return channel
+            assert error is not None
+            fault = lost(processes, 1, error)
+        fault = fault or fault_of(processes)
+        if fault is None and time.monotonic() > until:
+            fault = "its ranks did not start in time"
+    raise WavecoreError(f"ring: {fault}")
 
 
 def end_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> None:

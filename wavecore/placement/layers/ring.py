@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
@@ -27,7 +26,7 @@ from wavecore.models.stream import StreamingVAE
 from wavecore.placement.layers.channel import Channel
 from wavecore.placement.layers.codec import CodecClient, RingVAE, packed
 from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
-from wavecore.placement.layers.processes import end_ranks, fault_of, lost, start_rank
+from wavecore.placement.layers.processes import end_ranks, fault_of, lost, start_rank, wait_for_ranks
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import HEAD, Shard
 from wavecore.placement.layers.stream import RingPlacement
@@ -37,7 +36,6 @@ from wavecore.rounds import CallRules, Rules, StreamBatch
 from wavecore.trace import Trace
 
 _POLL_SECONDS = 0.2
-_START_SECONDS = 300.0
 
 
 @dataclass
@@ -170,22 +168,11 @@ class Ring:
         for rank in range(1, self.ranks):
             core = None if cores is None else cores[rank]
             self._processes.append(start_rank(rank, self.ranks, store.port, core))
-        with ThreadPoolExecutor(1) as pool:
-            joined = pool.submit(Channel, store, 0, self.ranks, device)
-            waited = 0.0
-            while not joined.done():
-                try:
-                    joined.result(_POLL_SECONDS)
-                except TimeoutError:
-                    waited += _POLL_SECONDS
-                    fault = fault_of(self._processes) or (
-                        waited > _START_SECONDS and "its ranks did not start in time"
-                    )
-                    if fault:
-                        self._end()
-                        pool.shutdown(wait=False, cancel_futures=True)
-                        raise WavecoreError(f"ring: {fault}") from None
-            return joined.result()
+        try:
+            return wait_for_ranks(self._processes, lambda: Channel(store, 0, self.ranks, device))
+        except BaseException:
+            self._end()
+            raise
 
     def _send_weights(
         self, channel: Channel, dit: CausalWanDiT, ends: Sequence[int], codecs: Mapping[int, Tensor]

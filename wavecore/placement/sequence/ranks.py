@@ -16,7 +16,7 @@ from wavecore.cache import PoolSize
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT, TextContext
 from wavecore.placement import protocol
-from wavecore.placement.nursery import Nursery, how_it_ended
+from wavecore.placement.nursery import Nursery
 from wavecore.placement.sequence.group import SequenceMode, check_split
 from wavecore.placement.sequence.messages import Drop, Estimates, Join, Run
 from wavecore.rounds import Key, NoiseLevel, Round, Rules
@@ -204,13 +204,11 @@ class SequencePlacement:
         if self._closed:
             raise UsageError("placement: expected an open session, got a closed one")
 
-    def _on_exit(self, rank: int, status: int | None) -> None:
+    def _on_exit(self, rank: int, how: str) -> None:
         with self._changed:
             self._ended.add(rank)
             if not self._closed and self._failure is None:
-                self._failure = (
-                    f"rank {rank} of the sequence, process {self._pids[rank]}: {how_it_ended(status)}"
-                )
+                self._failure = f"rank {rank} of the sequence, process {self._pids[rank]}: {how}"
             self._changed.notify_all()
         if not self._closed and self._nursery is not None:
             self._nursery.kill([pid for other, pid in enumerate(self._pids) if other not in self._ended])
