@@ -51,7 +51,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
             trace=trace,
         )
 
-    over_processes = settings.placement != "local"
+    over_processes = settings.placement != "local" or settings.decoders > 0
     run_session(settings, start, settings.fps, settings.frames, later, json_output, keep=over_processes)
 
 

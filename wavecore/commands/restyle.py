@@ -50,7 +50,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
         frames = VideoReader(settings.input, size=settings.size or pipe.size, fps=settings.fps)
         return _session(settings, pipe, iter(frames), float(frames.fps), trace)
 
-    over_processes = settings.placement != "local"
+    over_processes = settings.placement != "local" or settings.decoders > 0
     run_session(settings, start, source.fps, source.frames, [], json_output, keep=over_processes)
 
 
