@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from device_inputs import EPS, Inputs
+from device_inputs import EPS, Inputs, takes_float8
 from torch import Tensor
 
 from wavecore import ops
@@ -102,6 +102,8 @@ def _rowwise_checks(data: Inputs) -> Iterator[Check]:
         ),
     )
     yield Check("quantize_key_pages", lambda: _key_pages(data))
+    if takes_float8(data.device):
+        yield Check("quantize_value_pages", lambda: _value_pages(data))
 
 
 def _attention_checks(data: Inputs, what: str) -> Iterator[Check]:
@@ -115,6 +117,8 @@ def _attention_checks(data: Inputs, what: str) -> Iterator[Check]:
     )
     yield Check(f"paged_attention (log-sum-exp{what})", lambda: _lse(data))
     yield Check(f"paged_attention_int8{what}", lambda: _int8_attention(data))
+    if takes_float8(data.device):
+        yield Check(f"paged_attention_int8 (float8 values{what})", lambda: _float8_attention(data))
 
 
 def _integers(ours: ops.QuantizedTokens, exact: tuple[Tensor, Tensor]) -> tuple[float, float]:
@@ -128,6 +132,16 @@ def _key_pages(data: Inputs) -> tuple[float, float]:
         widened(data.k_pages), data.table[0].cpu(), data.lengths[0].cpu(), *exact
     )
     return _integers(ops.QuantizedTokens(ours.data, ours.scale), (exact.data, exact.scale))
+
+
+def _value_pages(data: Inputs) -> tuple[float, float]:
+    """Neighbours in float8 are neighbours as integers."""
+    ours, exact = data.value_pages(), ops.empty_value_pages(*data.v_pages.shape)
+    reference_int8.quantize_value_pages(
+        widened(data.v_pages), data.table[0].cpu(), data.lengths[0].cpu(), *exact
+    )
+    as_integers = (ops.QuantizedTokens(pages.data.view(torch.int8), pages.scale) for pages in (ours, exact))
+    return _integers(*as_integers)
 
 
 def _page_write(data: Inputs, part: int) -> tuple[float, float]:
@@ -183,6 +197,16 @@ def _int8_attention(data: Inputs) -> tuple[float, float]:
     exact = _exact(reference.paged_attention, data.attention())
     cosine = F.cosine_similarity(ours.cpu().double().flatten(), exact.double().flatten(), dim=0).item()  # type: ignore[union-attr]
     return 1 - cosine, 5e-4
+
+
+def _float8_attention(data: Inputs) -> tuple[float, float]:
+    """The same with weights and values in float8; the bound is a cosine of 0.9985."""
+    ours = ops.paged_attention_int8(
+        data.q, data.key_pages(), data.value_pages(), data.table, data.lengths, data.head_dim**-0.5
+    )
+    exact = _exact(reference.paged_attention, data.attention())
+    cosine = F.cosine_similarity(ours.cpu().double().flatten(), exact.double().flatten(), dim=0).item()  # type: ignore[union-attr]
+    return 1 - cosine, 1.5e-3
 
 
 def _int8_linear(data: Inputs, outputs: int) -> tuple[float, float]:

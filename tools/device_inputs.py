@@ -13,6 +13,11 @@ from wavecore import ops
 EPS = 1e-6
 
 
+def takes_float8(device: str) -> bool:
+    """Whether attention with float8 values runs there: a GPU has such products from 8.9 on."""
+    return device == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 @dataclass
 class Inputs:
     """Arguments of the operations for one shape."""
@@ -77,4 +82,9 @@ class Inputs:
     def key_pages(self) -> ops.QuantizedKeyPages:
         made = ops.empty_key_pages(*self.k_pages.shape, device=self.device)
         ops.quantize_key_pages(self.k_pages, self.table[0], self.lengths[0], made)
+        return made
+
+    def value_pages(self) -> ops.QuantizedValuePages:
+        made = ops.empty_value_pages(*self.v_pages.shape, device=self.device)
+        ops.quantize_value_pages(self.v_pages, self.table[0], self.lengths[0], made)
         return made

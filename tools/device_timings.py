@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from device_inputs import EPS, Inputs
+from device_inputs import EPS, Inputs, takes_float8
 from torch import Tensor
 
 from wavecore import ops
@@ -139,6 +139,15 @@ def _attention_comparisons(data: Inputs, shape: Shape) -> Iterator[Comparison]:
         {"own_bf16": lambda: ops.paged_attention(*arguments)},
         operations=operations,
     )
+    if takes_float8(data.device):
+        values = data.value_pages()
+        yield Comparison(
+            "paged_attention_int8 (float8 values)",
+            where,
+            lambda: ops.paged_attention_int8(data.q, pages, values, *arguments[3:]),
+            {"own_bf16": lambda: ops.paged_attention(*arguments)},
+            operations=operations,
+        )
 
 
 def _linear_comparisons(data: Inputs, shape: Shape) -> Iterator[Comparison]:

@@ -74,7 +74,7 @@ def _rows(
     )
 
 
-def _attention(int8: bool) -> Case:
+def _attention(int8: bool, float8: bool = False) -> Case:
     def shape(target: int) -> tuple[int, int, int, int]:
         m, n, d, warps = paged_attention.tile_shape(TOKENS, 1560, HEAD_DIM, torch.bfloat16, target == 90)
         return m, n, d, warps
@@ -82,62 +82,72 @@ def _attention(int8: bool) -> Case:
     def constants(target: int) -> dict[str, Any]:
         m, n, d, _ = shape(target)
         blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_D": d}
-        return {"INT8": int8, "LSE": True, "PRECISION": "tf32", **blocks}
+        return {"INT8": int8, "FP8": float8, "LSE": True, "PRECISION": "tf32", **blocks}
 
     matrix = {80: ("HMMA",), 90: ("HGMMA",), 100: ("UTCHMMA",)}
     integer = {80: ("IMMA",), 90: ("IGMMA",), 100: ()}
+    quarter = {90: ("QGMMA",), 100: ("UTCQMMA",)}
+    targets = (90, 100) if float8 else (80, 90, 100)
     return Case(
-        f"paged_attention{'_int8' if int8 else ''} (pointers)",
+        _attention_name(int8, float8, "pointers"),
         paged_attention.paged_attention_kernel,
-        _attention_types(int8, "k_pages", "v_pages"),
+        _attention_types(int8, float8, "k_pages", "v_pages"),
         constants,
         lambda target: (shape(target)[3], 2),
-        _attention_bytes(int8),
-        _attention_operations(int8),
-        {t: matrix[t] + (integer[t] if int8 else ()) for t in matrix},
+        _attention_bytes(int8, float8),
+        _attention_operations(int8, float8),
+        {t: ((quarter[t] if float8 else matrix[t]) + (integer[t] if int8 else ())) for t in targets},
+        targets,
     )
 
 
-def _attention_types(int8: bool, keys: str, values: str) -> dict[str, str]:
+def _attention_name(int8: bool, float8: bool, how: str) -> str:
+    return f"paged_attention{'_int8' if int8 else ''} ({'float8 values, ' if float8 else ''}{how})"
+
+
+def _attention_types(int8: bool, float8: bool, keys: str, values: str) -> dict[str, str]:
     left = "i8" if int8 else "bf16"
     return {
-        **_types(bf16=f"{values} out", i32="page_table page_lengths order", fp32_value="scale"),
-        **_types(fp32="lse q_scale k_scale offsets"),
+        **_types(bf16="out", i32="page_table page_lengths order", fp32_value="scale"),
+        **_types(fp32="lse q_scale k_scale offsets v_scale"),
         "q": f"*{left}",
         keys: f"*{left}",
+        values: "*fp8e4nv" if float8 else "*bf16",
     }
 
 
-def _attention_bytes(int8: bool) -> int:
+def _attention_bytes(int8: bool, float8: bool) -> int:
     keys = CONTEXT * DIM * (1 if int8 else 2) + CONTEXT * HEADS * 4 * int8
-    return 2 * ROW + keys + CONTEXT * DIM * 2
+    return 2 * ROW + keys + CONTEXT * DIM * (1 if float8 else 2)
 
 
-def _attention_operations(int8: bool) -> dict[str, float]:
+def _attention_operations(int8: bool, float8: bool) -> dict[str, float]:
     each = 2.0 * TOKENS * CONTEXT * DIM
-    return {"int8": each, "bf16": each} if int8 else {"bf16": 2 * each}
+    return {"int8": each, "float8" if float8 else "bf16": each} if int8 else {"bf16": 2 * each}
 
 
-def _attention_tma(int8: bool) -> Case:
-    m, n = paged_attention_tma.BLOCK_M, paged_attention_tma.BLOCK_N
-    types = _attention_types(int8, "k_rows", "v_rows")
+def _attention_tma(int8: bool, float8: bool = False) -> Case:
+    m = paged_attention_tma.BLOCK_M
+    n, stages = paged_attention_tma.pipeline(int8, float8)
+    types = _attention_types(int8, float8, "k_rows", "v_rows")
     types["k_rows"] = f"tensordesc<{'i8' if int8 else 'bf16'}[{n}, {HEAD_DIM}]>"
-    types["v_rows"] = f"tensordesc<bf16[{n}, {HEAD_DIM}]>"
+    types["v_rows"] = f"tensordesc<{'fp8e4nv' if float8 else 'bf16'}[{n}, {HEAD_DIM}]>"
     return Case(
-        f"paged_attention{'_int8' if int8 else ''} (descriptors)",
+        _attention_name(int8, float8, "descriptors"),
         paged_attention_tma.paged_attention_tma_kernel,
         types,
         lambda target: {
             "INT8": int8,
+            "FP8": float8,
             "LSE": True,
             "BLOCK_M": m,
             "BLOCK_N": n,
             "HEAD_DIM": HEAD_DIM,
         },
-        lambda target: (paged_attention_tma.WARPS, paged_attention_tma.stages(int8)),
-        _attention_bytes(int8),
-        _attention_operations(int8),
-        {90: ("UTMALDG", "HGMMA", *(("IGMMA",) if int8 else ()))},
+        lambda target: (paged_attention_tma.WARPS, stages),
+        _attention_bytes(int8, float8),
+        _attention_operations(int8, float8),
+        {90: ("UTMALDG", "QGMMA" if float8 else "HGMMA", *(("IGMMA",) if int8 else ()))},
         targets=(90,),
     )
 
@@ -177,6 +187,7 @@ WRITE = _types(
 SHIFT = _types(bf16="source target", i32="source_ids target_ids", fp32="rope")
 TOKEN = _types(bf16="x", i8="data", fp32="scale")
 KEYS = _types(bf16="k_pages", i32="page_ids page_lengths", i8="data", fp32="scale mean")
+VALUES = _types(bf16="v_pages", i32="page_ids page_lengths", fp8e4nv="data", fp32="scale")
 STEP = _types(bf16="x velocity noise x0 noised", fp32="sigma next_sigma")
 LATENTS = 16 * 3 * 60 * 104 * 2
 CASES = (
@@ -229,10 +240,21 @@ CASES = (
         lambda target: (4, 2),
         2 * ROW + ROW // 2,
     ),
+    Case(
+        "quantize_value_pages",
+        quantize.quantize_value_pages_kernel,
+        VALUES,
+        lambda target: {"BLOCK_N": 64, "BLOCK_D": HEAD_DIM},
+        lambda target: (4, 2),
+        2 * ROW + ROW // 2,
+        targets=(90, 100),
+    ),
     _linear(descriptors=False),
     _linear(descriptors=True),
     _attention(int8=False),
     _attention(int8=True),
+    _attention(int8=True, float8=True),
     _attention_tma(int8=False),
     _attention_tma(int8=True),
+    _attention_tma(int8=True, float8=True),
 )

@@ -30,15 +30,15 @@ SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 # Dense rates and bandwidth of an A100, an H200 and a B200, in operations and bytes a second.
 RATES = {
     80: {"bf16": 312e12, "int8": 624e12, "bytes": 2.0e12},
-    90: {"bf16": 989e12, "int8": 1979e12, "bytes": 4.8e12},
-    100: {"bf16": 2250e12, "int8": 4500e12, "bytes": 8.0e12},
+    90: {"bf16": 989e12, "int8": 1979e12, "float8": 1979e12, "bytes": 4.8e12},
+    100: {"bf16": 2250e12, "int8": 4500e12, "float8": 4500e12, "bytes": 8.0e12},
 }
 # Strides among the arguments, and lines of Triton's intermediate code that pass them on or multiply.
 STRIDE = re.compile(r"(?<!per)_(slot|token|head|page|stride|row|frame)$")
 MADE = re.compile(
     r"%(\w+) = (tt\.splat|tt\.broadcast|tt\.expand_dims|arith\.muli) ([^\n:{]*)[^\n:]*: ([^\n]*) loc"
 )
-COUNTED = ("HMMA", "IMMA", "HGMMA", "IGMMA", "UTCHMMA", "UTCIMMA", "UTMALDG", "LDGSTS")
+COUNTED = ("HMMA", "IMMA", "HGMMA", "IGMMA", "QGMMA", "UTCHMMA", "UTCIMMA", "UTCQMMA", "UTMALDG", "LDGSTS")
 
 
 @dataclass

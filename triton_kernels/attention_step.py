@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -12,14 +14,38 @@ from .quantize import quantize_tokens
 LOG2_E = 1.4426950408889634
 
 
+class Scales(NamedTuple):
+    """Of quantised keys, and of values where they are float8.
+
+    Attributes
+    ----------
+    keys : Tensor float32 [p, n, h]
+        Scale of each int8 key.
+    means : Tensor float32 [p, h, d]
+        Mean key of each page.
+    values : Tensor float32 [p, h], optional
+        Scale of the float8 values of a page.
+    """
+
+    keys: Tensor
+    means: Tensor
+    values: Tensor | None = None
+
+
 @triton.jit
-def attention_step(scores, v, high, total, acc, PRECISION: tl.constexpr):
-    """Add a block of scores, in units of log 2, and its values."""
+def attention_step(scores, v, v_scale, high, total, acc, FP8: tl.constexpr, PRECISION: tl.constexpr):
+    """Add a block of scores, in units of log 2, and its values, with their scale where they are float8."""
     highest = tl.maximum(high, tl.max(scores, 1))
     p = tl.exp2(scores - highest[:, None])
     decay = tl.exp2(high - highest)
     total = total * decay + tl.sum(p, 1)
-    acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+    if FP8:
+        # Weights up to 1 fill the range of the format, up to 448. Its products are summed with few bits on
+        # Hopper, so those of a block are added in float32 (SageAttention 2, section 3.3).
+        product = tl.dot((p * 448).to(v.dtype), v)
+        acc = acc * decay[:, None] + product * (v_scale / 448)
+    else:
+        acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
     return highest, total, acc
 
 
@@ -32,14 +58,14 @@ def finish(high, total, acc):
 
 
 def quantised_query(
-    q: Tensor, page_table: Tensor, page_lengths: Tensor, scale: Tensor, mean: Tensor, factor: float
+    q: Tensor, page_table: Tensor, page_lengths: Tensor, scales: Scales, factor: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What the kernels need for int8 scores, in units of log 2.
 
-    Returns the query in int8 and the scale [s, tq, h] of its rows, `scale` of the keys made contiguous, and
+    Returns the query in int8 and the scale [s, tq, h] of its rows, the scale of the keys made contiguous, and
     the product of the unrounded query with the mean key of each page of the context, [s, m, h, tq].
     """
     data, row_scale = quantize_tokens(q, False)
     pages = torch.where(page_lengths > 0, page_table, 0).long()
-    offsets = torch.einsum("sqhd,smhd->smhq", q.float(), mean[pages]) * factor
-    return data, row_scale * factor, scale.contiguous(), offsets.contiguous()
+    offsets = torch.einsum("sqhd,smhd->smhq", q.float(), scales.means[pages]) * factor
+    return data, row_scale * factor, scales.keys.contiguous(), offsets.contiguous()

@@ -14,19 +14,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention_step import LOG2_E, attention_step, finish, quantised_query
+from .attention_step import LOG2_E, Scales, attention_step, finish, quantised_query
 from .launch import OPTIONS, dense_rows, on_device
 from .paged_attention_tma import paged_attention_tma, takes_tma
 
 
 @triton.jit
 def paged_attention_kernel(
-    q, k_pages, v_pages, q_scale, k_scale, offsets, page_table, page_lengths, out, lse,
+    q, k_pages, v_pages, q_scale, k_scale, offsets, v_scale, page_table, page_lengths, out, lse,
     queries, tiles, heads, entries, pages, page_tokens, head_dim, scale,
     q_slot, q_token, q_head,
     k_page_stride, k_token_stride, k_head_stride,
     v_page_stride, v_token_stride, v_head_stride,
-    INT8: tl.constexpr, LSE: tl.constexpr, PRECISION: tl.constexpr,
+    INT8: tl.constexpr, FP8: tl.constexpr, LSE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
@@ -53,6 +53,9 @@ def paged_attention_kernel(
         page = tl.where(length > 0, page, 0)
         k_base = k_pages + page * k_page_stride + head * k_head_stride
         v_base = v_pages + page * v_page_stride + head * v_head_stride
+        value_scale = 1.0
+        if FP8:
+            value_scale = tl.load(v_scale + page * heads + head)
         if INT8:
             offset = tl.load(
                 offsets + ((slot * entries + entry) * heads + head) * queries + rows, row_mask, other=0
@@ -77,9 +80,9 @@ def paged_attention_kernel(
             v = tl.load(
                 v_base + token[:, None] * v_token_stride + dims[None, :],
                 valid[:, None] & dim_mask[None, :],
-                other=0,
+                other=0.0,
             )
-            high, total, acc = attention_step(scores, v, high, total, acc, PRECISION)
+            high, total, acc = attention_step(scores, v, value_scale, high, total, acc, FP8, PRECISION)
     place = (slot * queries + rows) * heads + head
     acc, natural = finish(high, total, acc)
     tl.store(out + place[:, None] * head_dim + dims[None, :], acc, row_mask[:, None] & dim_mask[None, :])
@@ -110,13 +113,13 @@ def paged_attention(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
-    quantised: tuple[Tensor, Tensor] | None = None,
+    scales: Scales | None = None,
 ) -> Tensor:
     """Attention of q [s, tq, h, d] to the pages [p, n, h, d] that page_table [s, m] lists.
 
-    With `quantised`, the scale [p, n, h] and mean [p, h, d] of int8 keys.
+    With `scales`, keys are int8, and values are float8 where they have one.
     """
-    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, None, quantised)
+    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, None, scales)
 
 
 def paged_attention_lse(
@@ -126,11 +129,11 @@ def paged_attention_lse(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
-    quantised: tuple[Tensor, Tensor] | None = None,
+    scales: Scales | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same, with the log-sum-exp [s, tq, h] of the scores."""
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, lse, quantised), lse
+    return _launch(q, k_pages, v_pages, page_table, page_lengths, scale, lse, scales), lse
 
 
 def _launch(
@@ -141,7 +144,7 @@ def _launch(
     page_lengths: Tensor,
     scale: float,
     lse: Tensor | None,
-    quantised: tuple[Tensor, Tensor] | None,
+    scales: Scales | None,
 ) -> Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if out.numel() == 0:
@@ -149,29 +152,29 @@ def _launch(
     q, page_table, page_lengths = dense_rows(q), page_table.contiguous(), page_lengths.contiguous()
     capability = torch.cuda.get_device_capability(q.device)[0] if q.is_cuda else 0
     if capability >= 9 and takes_tma(q, k_pages, v_pages):
-        paged_attention_tma(q, k_pages, v_pages, page_table, page_lengths, scale, out, lse, quantised)
+        paged_attention_tma(q, k_pages, v_pages, page_table, page_lengths, scale, out, lse, scales)
         return out
     k_pages, v_pages = dense_rows(k_pages), dense_rows(v_pages)
     slots, queries, heads, head_dim = q.shape
     block_m, block_n, block_d, num_warps = tile_shape(
         queries, k_pages.shape[1], head_dim, q.dtype, capability == 9
     )
-    if quantised:
+    if scales:
         block_n, block_d = max(block_n, 32), max(block_d, 32)  # the depth that integer products want
     row_scale = k_scale = offsets = q
-    if quantised:
-        q, row_scale, k_scale, offsets = quantised_query(
-            q, page_table, page_lengths, *quantised, scale * LOG2_E
-        )
+    v_scale = None if scales is None else scales.values
+    if scales:
+        q, row_scale, k_scale, offsets = quantised_query(q, page_table, page_lengths, scales, scale * LOG2_E)
     tiles = triton.cdiv(queries, block_m)
     with on_device(q):
         paged_attention_kernel[(slots * heads * tiles,)](
-            q, k_pages, v_pages, row_scale, k_scale, offsets, page_table, page_lengths, out,
+            q, k_pages, v_pages, row_scale, k_scale, offsets, q if v_scale is None else v_scale.contiguous(),
+            page_table, page_lengths, out,
             out if lse is None else lse,
             queries, tiles, heads, page_table.shape[1], k_pages.shape[0], k_pages.shape[1], head_dim,
             scale * LOG2_E,
             *q.stride()[:3], *k_pages.stride()[:3], *v_pages.stride()[:3],
-            INT8=quantised is not None, LSE=lse is not None,
+            INT8=scales is not None, FP8=v_scale is not None, LSE=lse is not None,
             PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
             BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,
             num_warps=num_warps, num_stages=2, **OPTIONS,

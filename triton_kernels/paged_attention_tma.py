@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .attention_step import LOG2_E, attention_step, finish, quantised_query
+from .attention_step import LOG2_E, Scales, attention_step, finish, quantised_query
 from .launch import OPTIONS, on_device
 
 HEAD_DIMS = (64, 128)
@@ -23,10 +23,10 @@ BLOCK_M, BLOCK_N, WARPS = 128, 64, 8  # what compiles without a register spill
 
 @triton.jit
 def paged_attention_tma_kernel(
-    q, k_rows, v_rows, q_scale, k_scale, offsets, page_table, page_lengths, order, out, lse,
+    q, k_rows, v_rows, q_scale, k_scale, offsets, v_scale, page_table, page_lengths, order, out, lse,
     queries, tiles, heads, entries, pages, page_tokens, items, scale,
     q_slot, q_token, q_head,
-    INT8: tl.constexpr, LSE: tl.constexpr,
+    INT8: tl.constexpr, FP8: tl.constexpr, LSE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
     dims = tl.arange(0, HEAD_DIM)
@@ -56,6 +56,9 @@ def paged_attention_tma_kernel(
             if INT8:
                 offset_row = offsets + ((slot * entries + entry) * heads + head) * queries
                 offset = tl.load(offset_row + rows, row_mask, other=0)
+            value_scale = 1.0
+            if FP8:
+                value_scale = tl.load(v_scale + page.to(tl.int64) * heads + head)
             whole = length // BLOCK_N * BLOCK_N
             for start in range(0, whole, BLOCK_N):
                 k = k_rows.load([first + start, column])
@@ -66,7 +69,7 @@ def paged_attention_tma_kernel(
                 else:
                     scores = tl.dot(query, k.T) * scale
                 v = v_rows.load([first + start, column])
-                high, total, acc = attention_step(scores, v, high, total, acc, "tf32")
+                high, total, acc = attention_step(scores, v, value_scale, high, total, acc, FP8, "tf32")
             if whole < length:
                 valid = whole + keys < length
                 k = k_rows.load([first + whole, column])
@@ -78,8 +81,8 @@ def paged_attention_tma_kernel(
                     scores = tl.dot(query, k.T) * scale
                 scores = tl.where(valid[None, :], scores, float("-inf"))
                 v = v_rows.load([first + whole, column])
-                v = tl.where(valid[:, None], v, 0.0)
-                high, total, acc = attention_step(scores, v, high, total, acc, "tf32")
+                v = tl.where(valid[:, None], v, tl.zeros_like(v))
+                high, total, acc = attention_step(scores, v, value_scale, high, total, acc, FP8, "tf32")
         place = (slot * queries + rows) * heads + head
         acc, natural = finish(high, total, acc)
         tl.store(out + place[:, None] * HEAD_DIM + dims[None, :], acc, row_mask[:, None])
@@ -87,9 +90,15 @@ def paged_attention_tma_kernel(
             tl.store(lse + place, natural, row_mask)
 
 
-def stages(int8: bool) -> int:
-    """Blocks of keys in flight. With three, the scales of int8 keys spill registers on Triton 3.6."""
-    return 2 if int8 else 3
+def pipeline(int8: bool, float8: bool) -> tuple[int, int]:
+    """Keys of a block, and blocks in flight: what compiles without a register spill on Triton 3.6 too.
+
+    The scales of int8 keys leave room for two blocks; products with float8 values, which are not summed in
+    place, for smaller ones.
+    """
+    if float8:
+        return BLOCK_N // 2, 3
+    return BLOCK_N, 2 if int8 else 3
 
 
 def takes_tma(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> bool:
@@ -121,38 +130,39 @@ def paged_attention_tma(
     scale: float,
     out: Tensor,
     lse: Tensor | None,
-    quantised: tuple[Tensor, Tensor] | None,
+    scales: Scales | None,
 ) -> None:
     """Fill out [s, tq, h, d] (and lse [s, tq, h]); `takes_tma` has to hold."""
     slots, queries, heads, head_dim = q.shape
     tiles = triton.cdiv(queries, BLOCK_M)
     items = slots * heads * tiles
+    v_scale = None if scales is None else scales.values
+    block_n, num_stages = pipeline(scales is not None, v_scale is not None)
     k_rows, v_rows = (
         TensorDescriptor(
             pages,
             [pages.shape[0] * pages.shape[1], heads * head_dim],
             [pages.stride(1), 1],
-            [BLOCK_N, head_dim],
+            [block_n, head_dim],
         )
         for pages in (k_pages, v_pages)
     )
     row_scale = k_scale = offsets = q
-    if quantised:
-        q, row_scale, k_scale, offsets = quantised_query(
-            q, page_table, page_lengths, *quantised, scale * LOG2_E
-        )
+    if scales:
+        q, row_scale, k_scale, offsets = quantised_query(q, page_table, page_lengths, scales, scale * LOG2_E)
     order = page_lengths.sum(1).argsort(descending=True).int()
     programs = items
     if q.is_cuda:
         programs = min(items, torch.cuda.get_device_properties(q.device).multi_processor_count)
     with on_device(q):
         paged_attention_tma_kernel[(programs,)](
-            q, k_rows, v_rows, row_scale, k_scale, offsets, page_table, page_lengths, order, out,
+            q, k_rows, v_rows, row_scale, k_scale, offsets, q if v_scale is None else v_scale.contiguous(),
+            page_table, page_lengths, order, out,
             out if lse is None else lse,
             queries, tiles, heads, page_table.shape[1], k_pages.shape[0], k_pages.shape[1], items,
             scale * LOG2_E,
             *q.stride()[:3],
-            INT8=quantised is not None, LSE=lse is not None,
-            BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, HEAD_DIM=head_dim,
-            num_warps=WARPS, num_stages=stages(quantised is not None), **OPTIONS,
+            INT8=scales is not None, FP8=v_scale is not None, LSE=lse is not None,
+            BLOCK_M=BLOCK_M, BLOCK_N=block_n, HEAD_DIM=head_dim,
+            num_warps=WARPS, num_stages=num_stages, **OPTIONS,
         )  # fmt: skip

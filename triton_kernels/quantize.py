@@ -1,4 +1,5 @@
-"""Quantisation of rows to int8: plainly, behind GELU, behind a modulated layer norm, and of pages of keys.
+"""Quantisation of rows to int8: plainly, behind GELU, behind a modulated layer norm, and of pages of keys;
+of pages of values to float8.
 
 scale = largest magnitude / 127, data = the nearest integers; one program a row, the row in registers.
 """
@@ -104,6 +105,44 @@ def quantize_key_pages_kernel(
         tl.store(scale + (page * page_tokens + token) * heads + head, tl.sum(row_scale, 1), inside)
 
 
+@triton.jit
+def quantize_value_pages_kernel(
+    v_pages, page_ids, page_lengths, data, scale,
+    page_tokens, pages, heads, head_dim,
+    v_page, v_token, v_head, d_page, d_token, d_head,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    item = tl.program_id(0).to(tl.int64)
+    entry, head = item // heads, item % heads
+    page, length = tl.load(page_ids + entry).to(tl.int64), tl.load(page_lengths + entry)
+    tl.device_assert((page >= -1) & (page < pages), "page_ids out of range")
+    tl.device_assert((length >= 0) & (length <= page_tokens), "page_lengths out of range")
+    tokens = tl.where(page >= 0, page_tokens, 0)
+    length = tl.where(page >= 0, length, 0)
+    dims, rows = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    dim_mask = dims < head_dim
+    values = v_pages + page * v_page + head * v_head
+    highest = tl.zeros((BLOCK_N,), tl.float32)
+    for start in range(0, length, BLOCK_N):
+        token = (start + rows).to(tl.int64)
+        mask = (token < length)[:, None] & dim_mask[None, :]
+        block = tl.load(values + token[:, None] * v_token + dims[None, :], mask, other=0).to(tl.float32)
+        # A number that is not finite makes it NaN, for good.
+        highest = tl.maximum(highest, tl.max(tl.abs(block), 1)) + tl.sum(block * 0.0, 1)
+    high = tl.max(highest) + tl.sum(highest * 0.0)
+    kept = (high >= 7.888609052210118e-31) | (high != high)  # 2^-100, as for int8
+    factor = tl.where(kept, tl.div_rn(448.0, tl.where(kept, high, 1.0)), 0.0)
+    tl.store(scale + page * heads + head, tl.where(kept, tl.div_rn(high, 448.0), 0.0), page >= 0)
+    for start in range(0, tokens, BLOCK_N):
+        token = (start + rows).to(tl.int64)
+        mask = (token < length)[:, None] & dim_mask[None, :]
+        block = tl.load(values + token[:, None] * v_token + dims[None, :], mask, other=0).to(tl.float32)
+        scaled = block * factor
+        scaled = tl.where(scaled == scaled, scaled, 0.0)
+        to = data + page * d_page + token[:, None] * d_token + head * d_head + dims[None, :]
+        tl.store(to, scaled.to(data.dtype.element_ty), (token < page_tokens)[:, None] & dim_mask[None, :])
+
+
 def quantize_tokens(x: Tensor, gelu: bool) -> tuple[Tensor, Tensor]:
     """x [..., K] to int8 [..., K] and the scale [...] of each row."""
     data = torch.empty_like(x, dtype=torch.int8, memory_format=torch.contiguous_format)
@@ -154,5 +193,22 @@ def quantize_key_pages(
             k_pages, page_ids.contiguous(), page_lengths.contiguous(), data, scale, mean,
             page_tokens, pages, heads, head_dim,
             *k_pages.stride()[:3], *data.stride()[:3],
+            BLOCK_N=64, BLOCK_D=triton.next_power_of_2(head_dim), num_warps=4, **OPTIONS,
+        )  # fmt: skip
+
+
+def quantize_value_pages(
+    v_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, data: Tensor, scale: Tensor
+) -> None:
+    """Pages [p, n, h, d] to float8 with a scale [p, h] for each page and head."""
+    pages, page_tokens, heads, head_dim = v_pages.shape
+    if page_ids.shape[0] * heads * head_dim == 0:
+        return
+    v_pages = dense_rows(v_pages)
+    with on_device(v_pages):
+        quantize_value_pages_kernel[(page_ids.shape[0] * heads,)](
+            v_pages, page_ids.contiguous(), page_lengths.contiguous(), data, scale,
+            page_tokens, pages, heads, head_dim,
+            *v_pages.stride()[:3], *data.stride()[:3],
             BLOCK_N=64, BLOCK_D=triton.next_power_of_2(head_dim), num_warps=4, **OPTIONS,
         )  # fmt: skip

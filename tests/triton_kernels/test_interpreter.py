@@ -28,6 +28,7 @@ FILES = (
     "ops/test_quantize_tokens.py",
     "ops/test_int8_linear.py",
     "ops/test_paged_attention_int8.py",
+    "ops/test_float8_values.py",
     "triton_kernels/test_paged_attention_tma.py",
     "triton_kernels/test_int8_linear_tma.py",
 )

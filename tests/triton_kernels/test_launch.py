@@ -13,6 +13,8 @@ from support.launches import Devices, forget_kernels, placed, pretend
 from support.ops import Context, PageWrite, rope_table
 from torch import Tensor
 
+from wavecore.errors import UsageError
+from wavecore.ops import triton_int8
 from wavecore.triton_kernels import (
     int8_linear,
     norm,
@@ -22,6 +24,7 @@ from wavecore.triton_kernels import (
     pointwise,
     quantize,
 )
+from wavecore.triton_kernels.attention_step import Scales
 
 MODULES = (int8_linear, norm, page_write, paged_attention, paged_attention_tma, pointwise, quantize)
 HALF = torch.float16
@@ -40,7 +43,7 @@ def ids(*values: int) -> Tensor:
     return placed(torch.tensor(values, dtype=torch.int32))
 
 
-def attention(quantised: bool, page_tokens: int = 64, lse: bool = False) -> None:
+def attention(quantised: bool, page_tokens: int = 64, lse: bool = False, float8: bool = False) -> None:
     context = Context(
         [[page_tokens, 3]], tokens=130, heads=2, head_dim=64, page_tokens=page_tokens, dtype=HALF
     )
@@ -50,7 +53,11 @@ def attention(quantised: bool, page_tokens: int = 64, lse: bool = False) -> None
         pages = len(context.k_pages)
         k_pages = rows(*context.k_pages.shape, dtype=torch.int8)
         scale = rows(pages, page_tokens, 2, dtype=torch.float32)
-        keys = (scale, rows(pages, 2, 64, dtype=torch.float32))
+        values = None
+        if float8:
+            v_pages = rows(*context.v_pages.shape, dtype=torch.float8_e4m3fn)
+            values = rows(pages, 2, dtype=torch.float32)
+        keys = Scales(scale, rows(pages, 2, 64, dtype=torch.float32), values)
     function = paged_attention.paged_attention_lse if lse else paged_attention.paged_attention
     function(q, k_pages, v_pages, table, lengths, 0.125, keys)
 
@@ -91,6 +98,10 @@ ENTRIES: dict[str, Callable[[], object]] = {
         *(rows(3, 4, 2, 16, dtype=torch.int8), rows(3, 4, 2, dtype=torch.float32)),
         rows(3, 2, 16, dtype=torch.float32),
     ),
+    "quantize_value_pages": lambda: quantize.quantize_value_pages(
+        *(rows(3, 4, 2, 16), ids(0, 2), ids(4, 1)),
+        *(rows(3, 4, 2, 16, dtype=torch.float8_e4m3fn), rows(3, 2, dtype=torch.float32)),
+    ),
     "int8_linear": lambda: linear(12, 20),
     "int8_linear by descriptors": lambda: linear(60, 132),
     "paged_attention": lambda: attention(False, page_tokens=16),
@@ -98,6 +109,8 @@ ENTRIES: dict[str, Callable[[], object]] = {
     "paged_attention_int8": lambda: attention(True, page_tokens=16),
     "paged_attention by descriptors": lambda: attention(False),
     "paged_attention_int8 by descriptors": lambda: attention(True, lse=True),
+    "float8 values": lambda: attention(True, page_tokens=16, float8=True),
+    "float8 values by descriptors": lambda: attention(True, lse=True, float8=True),
 }
 
 
@@ -122,6 +135,18 @@ def test_the_device_of_the_tensors_and_its_current_stream(devices: Devices, name
     seen = len(devices.launches)
     ENTRIES[name]()
     assert {launch.stream for launch in devices.launches[seen:]} == {SIDE + 1}
+
+
+def test_float8_values_on_an_older_device(devices: Devices) -> None:
+    devices.capability = 80
+    q, pages, table = rows(1, 4, 2, 16), rows(3, 4, 2, 16), placed(torch.zeros(1, 1, dtype=torch.int32))
+    keys = rows(3, 4, 2, 16, dtype=torch.int8), *(rows(3, *n, dtype=torch.float32) for n in ((4, 2), (2, 16)))
+    with pytest.raises(UsageError, match=r"^v_pages: expected torch.float16 on .* 8.0, got float8, which"):
+        triton_int8.paged_attention_int8(
+            *(q, *keys, pages.to(torch.float8_e4m3fn), table, table, 1.0),
+            rows(3, 2, dtype=torch.float32),
+        )
+    assert devices.launches == []
 
 
 def test_nothing_is_launched_for_no_tokens(devices: Devices) -> None:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from support.interpreter import round_float8
 from support.ops import Context, assert_accurate, error
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -13,6 +14,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from wavecore import ops
 from wavecore.ops import eager, reference, reference_int8
+from wavecore.triton_kernels.attention_step import Scales
 from wavecore.triton_kernels.paged_attention_tma import BLOCK_N, paged_attention_tma, takes_tma
 
 LENGTHS = [[BLOCK_N + 40, 3, 0], [0, 0, 0], [2 * BLOCK_N, BLOCK_N + 7, 1]]
@@ -45,11 +47,30 @@ def test_int8_keys_match_the_reference() -> None:
     keys = ops.empty_key_pages(*k_pages.shape)
     reference_int8.quantize_key_pages(k_pages, table[table >= 0], lengths[table >= 0], *keys)
     out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
-    paged_attention_tma(q, keys.data, values, table, lengths, 0.125, out, lse, (keys.scale, keys.mean))
+    paged_attention_tma(q, keys.data, values, table, lengths, 0.125, out, lse, Scales(keys.scale, keys.mean))
     exact, exact_lse = reference_int8.paged_attention_int8_lse(
         q.float(), *keys, values.float(), table, lengths, 0.125
     )
     assert error(out, exact) <= 4e-3
+    assert error(lse, exact_lse) <= 1e-3
+
+
+def test_float8_values_match_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    round_float8(monkeypatch)
+    case = context(70, 64)
+    q, k_pages, v_pages, table, lengths = case.arguments()
+    keys, values = ops.empty_key_pages(*k_pages.shape), ops.empty_value_pages(*v_pages.shape)
+    pages = table[table >= 0], lengths[table >= 0]
+    reference_int8.quantize_key_pages(k_pages, *pages, *keys)
+    reference_int8.quantize_value_pages(v_pages, *pages, *values)
+    values.data[table[2, 1].item(), BLOCK_N + 7 :] = torch.nan  # behind the valid tokens
+    out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
+    scales = Scales(keys.scale, keys.mean, values.scale)
+    paged_attention_tma(q, keys.data, values.data, table, lengths, 0.125, out, lse, scales)
+    exact, exact_lse = reference_int8.paged_attention_int8_lse(
+        q.float(), *keys, values.data, table, lengths, 0.125, values.scale
+    )
+    assert error(out, exact) <= 0.03 * exact.abs().max().item()  # the weights are float8 too
     assert error(lse, exact_lse) <= 1e-3
 
 

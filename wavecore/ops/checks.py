@@ -252,13 +252,18 @@ def paged_attention(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: Tensor, page_lengths: Tensor
 ) -> None:
     """Check the arguments of `wavecore.ops.paged_attention`."""
-    _rank("q", q, 4, "[s, tq, h, d]")
-    _floating("q", q)
-    _pages("k_pages", k_pages, "q", q)
-    if k_pages.shape[2:] != q.shape[2:]:
-        raise _wrong("k_pages", f"[p, n, h, d] with [h, d] = {list(q.shape[2:])} as q", list(k_pages.shape))
+    context(q, "k_pages", k_pages, page_table, page_lengths)
     _shape("v_pages", v_pages, tuple(k_pages.shape), "the shape of k_pages")
     _like("v_pages", v_pages, "q", q)
+
+
+def context(q: Tensor, name: str, pages: Tensor, page_table: Tensor, page_lengths: Tensor) -> None:
+    """Check queries, the pages called `name` that they read, and the lists of these."""
+    _rank("q", q, 4, "[s, tq, h, d]")
+    _floating("q", q)
+    _pages(name, pages, "q", q)
+    if pages.shape[2:] != q.shape[2:]:
+        raise _wrong(name, f"[p, n, h, d] with [h, d] = {list(q.shape[2:])} as q", list(pages.shape))
     _rank("page_table", page_table, 2, "[s, m]")
     if page_table.shape[0] != q.shape[0]:
         raise _wrong("page_table", f"[s, m] = [{q.shape[0]}, m]", list(page_table.shape))

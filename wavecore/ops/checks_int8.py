@@ -101,6 +101,14 @@ def _key_pages(name: str, pages: tuple[Tensor, Tensor, Tensor], shape: tuple[int
     _of(f"{name}.mean", mean, torch.float32, "q", like)
 
 
+def _value_pages(name: str, pages: tuple[Tensor, Tensor], like: Tensor) -> None:
+    data, scale = pages
+    _rank(f"{name}.data", data, 4, "[p, n, h, d]")
+    _of(f"{name}.data", data, torch.float8_e4m3fn, "q", like)
+    _shape(f"{name}.scale", scale, (data.shape[0], data.shape[2]), "[p, h]")
+    _of(f"{name}.scale", scale, torch.float32, "q", like)
+
+
 def quantize_key_pages(
     k_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, data: Tensor, scale: Tensor, mean: Tensor
 ) -> None:
@@ -109,14 +117,32 @@ def quantize_key_pages(
     _floating("k_pages", k_pages)
     _pages("k_pages", k_pages, "k_pages", k_pages)
     _key_pages("out", (data, scale, mean), tuple(k_pages.shape), k_pages)
+    _written_pages("k_pages", k_pages, page_ids, page_lengths, data, {"out.scale": scale, "out.mean": mean})
+
+
+def quantize_value_pages(
+    v_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, data: Tensor, scale: Tensor
+) -> None:
+    """Check the arguments of `wavecore.ops.quantize_value_pages`."""
+    _rank("v_pages", v_pages, 4, "[p, n, h, d]")
+    _floating("v_pages", v_pages)
+    _pages("v_pages", v_pages, "v_pages", v_pages)
+    _shape("out.data", data, tuple(v_pages.shape), "the shape of v_pages")
+    _value_pages("out", (data, scale), v_pages)
+    _written_pages("v_pages", v_pages, page_ids, page_lengths, data, {"out.scale": scale})
+
+
+def _written_pages(
+    name: str, pages: Tensor, ids: Tensor, lengths: Tensor, data: Tensor, dense: dict[str, Tensor]
+) -> None:
     checks._written("out.data", data)
-    for name, tensor in (("out.scale", scale), ("out.mean", mean)):
+    for part, tensor in dense.items():
         if not tensor.is_contiguous():
-            raise _wrong(name, "a contiguous tensor, since it is written in place", tensor.stride())
-    _rank("page_ids", page_ids, 1, "[m]")
-    _int32("page_ids", page_ids, "k_pages", k_pages)
-    _shape("page_lengths", page_lengths, tuple(page_ids.shape), "the shape of page_ids")
-    _int32("page_lengths", page_lengths, "k_pages", k_pages)
+            raise _wrong(part, "a contiguous tensor, since it is written in place", tensor.stride())
+    _rank("page_ids", ids, 1, "[m]")
+    _int32("page_ids", ids, name, pages)
+    _shape("page_lengths", lengths, tuple(ids.shape), "the shape of page_ids")
+    _int32("page_lengths", lengths, name, pages)
 
 
 def paged_attention_int8(
@@ -127,9 +153,14 @@ def paged_attention_int8(
     v_pages: Tensor,
     page_table: Tensor,
     page_lengths: Tensor,
+    v_scale: Tensor | None = None,
 ) -> None:
     """Check the arguments of `wavecore.ops.paged_attention_int8`."""
-    checks.paged_attention(q, v_pages, v_pages, page_table, page_lengths)
+    values = v_pages
+    if v_scale is not None:
+        _value_pages("v_pages", (v_pages, v_scale), q)
+        values = q.new_empty(()).expand(v_pages.shape)  # their shape, in the dtype of q
+    checks.context(q, "v_pages", values, page_table, page_lengths)
     if q.shape[3] > LARGEST_HEAD:
         raise _wrong("q", f"a head size of at most {LARGEST_HEAD}", q.shape[3])
     _key_pages("k_pages", (k_data, k_scale, k_mean), tuple(v_pages.shape), q)

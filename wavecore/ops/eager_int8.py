@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wavecore.ops import checks, checks_int8, eager
+from wavecore.ops import checks, checks_int8, eager, reference_int8
 from wavecore.ops.reference_int8 import quantize_rows
 
 
@@ -79,6 +79,12 @@ def quantize_key_pages(
             data[page, :length], scale[page, :length] = quantize_rows(keys - mean[page])
 
 
+def quantize_value_pages(
+    v_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, data: Tensor, scale: Tensor
+) -> None:
+    reference_int8.quantize_value_pages(v_pages, page_ids, page_lengths, data, scale)
+
+
 def paged_attention_int8(
     q: Tensor,
     k_data: Tensor,
@@ -88,10 +94,11 @@ def paged_attention_int8(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
-    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths)
-    keys = _keys(k_data, k_scale, k_mean, q.dtype)
-    return eager.paged_attention(q, keys, v_pages, page_table, page_lengths, scale)
+    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, v_scale)
+    keys, values = _keys(k_data, k_scale, k_mean, q.dtype), widened_values(v_pages, v_scale, q.dtype)
+    return eager.paged_attention(q, keys, values, page_table, page_lengths, scale)
 
 
 def paged_attention_int8_lse(
@@ -103,10 +110,16 @@ def paged_attention_int8_lse(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths)
-    keys = _keys(k_data, k_scale, k_mean, q.dtype)
-    return eager.paged_attention_lse(q, keys, v_pages, page_table, page_lengths, scale)
+    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, v_scale)
+    keys, values = _keys(k_data, k_scale, k_mean, q.dtype), widened_values(v_pages, v_scale, q.dtype)
+    return eager.paged_attention_lse(q, keys, values, page_table, page_lengths, scale)
+
+
+def widened_values(data: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Values [p, n, h, d] as they are, or what float8 ones with a scale [p, h] stand for."""
+    return data if scale is None else (data.float() * scale[:, None, :, None]).to(dtype)
 
 
 def _keys(data: Tensor, scale: Tensor, mean: Tensor, dtype: torch.dtype) -> Tensor:

@@ -130,6 +130,12 @@ def quantize_key_pages(
     checks_int8.quantize_key_pages(k_pages, page_ids, page_lengths, data, scale, mean)
 
 
+def quantize_value_pages(
+    v_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, data: Tensor, scale: Tensor
+) -> None:
+    checks_int8.quantize_value_pages(v_pages, page_ids, page_lengths, data, scale)
+
+
 def paged_attention_int8(
     q: Tensor,
     k_data: Tensor,
@@ -139,8 +145,9 @@ def paged_attention_int8(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
-    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths)
+    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, v_scale)
     return q.new_empty(q.shape)
 
 
@@ -153,6 +160,7 @@ def paged_attention_int8_lse(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    out = paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, scale)
+    out = paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, scale, v_scale)
     return out, q.new_empty(q.shape[:3], dtype=torch.float32)

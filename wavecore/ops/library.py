@@ -21,7 +21,7 @@ from wavecore.ops.composite import complete
 _ATTENTION = "(Tensor q, Tensor k_pages, Tensor v_pages, Tensor page_table, Tensor page_lengths, float scale)"
 _INT8_ATTENTION = (
     "(Tensor q, Tensor k_data, Tensor k_scale, Tensor k_mean, Tensor v_pages, Tensor page_table, "
-    "Tensor page_lengths, float scale)"
+    "Tensor page_lengths, float scale, Tensor? v_scale=None)"
 )
 SCHEMAS = {
     "layer_norm_modulate": "(Tensor x, Tensor shift, Tensor scale, float eps) -> Tensor",
@@ -46,6 +46,8 @@ SCHEMAS = {
     "Tensor? residual, Tensor? gate, ScalarType dtype) -> Tensor",
     "quantize_key_pages": "(Tensor k_pages, Tensor page_ids, Tensor page_lengths, Tensor(a!) data, "
     "Tensor(b!) scale, Tensor(c!) mean) -> ()",
+    "quantize_value_pages": "(Tensor v_pages, Tensor page_ids, Tensor page_lengths, Tensor(a!) data, "
+    "Tensor(b!) scale) -> ()",
     "paged_attention_int8": f"{_INT8_ATTENTION} -> Tensor",
     "block_queries": "(Tensor x, Tensor modulation, Tensor[] weights, Tensor rope, Tensor(a!) k_pages, "
     "Tensor(b!) v_pages, Tensor page_ids, float eps, Tensor(c!)? unroped_pages=None, "

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from wavecore import _native
-from wavecore.ops import checks_int8
+from wavecore.ops import checks_int8, eager_int8
+from wavecore.ops.eager_int8 import quantize_value_pages as quantize_value_pages
 from wavecore.ops.native_kernels import kernels
 
 
@@ -100,9 +101,10 @@ def paged_attention_int8(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    _attend((q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths), out, None, scale)
+    _attend((q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths), v_scale, out, None, scale)
     return out
 
 
@@ -115,19 +117,25 @@ def paged_attention_int8_lse(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:3], dtype=torch.float32)
-    _attend((q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths), out, lse, scale)
+    _attend((q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths), v_scale, out, lse, scale)
     return out, lse
 
 
 def _attend(
     tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor],
+    v_scale: Tensor | None,
     out: Tensor,
     lse: Tensor | None,
     scale: float,
 ) -> None:
+    if v_scale is not None:  # there are no instructions for float8
+        checks_int8.paged_attention_int8(*tensors, v_scale)
+        values = eager_int8.widened_values(tensors[4], v_scale, out.dtype)
+        tensors = (*tensors[:4], values, *tensors[5:])
     try:
         kernels.operations.paged_attention_int8(*tensors, out, lse, scale, torch.get_num_threads())
     except _native.MismatchError:

@@ -12,6 +12,7 @@ from torch import Tensor
 from wavecore.ops import checks, checks_int8
 from wavecore.ops.reference import _per_token
 
+LARGEST_FLOAT8 = 448.0  # of e4m3
 SMALLEST_MAGNITUDE = 2.0**-100  # rows below it become zeros: the reciprocal of their scale would overflow
 
 
@@ -26,6 +27,17 @@ def quantize_rows(values: Tensor) -> tuple[Tensor, Tensor]:
     factor = torch.where(kept, torch.full_like(high, 127.0) / high, 0.0)
     data = (values * factor[..., None]).round().nan_to_num(0.0).clamp(-127, 127).to(torch.int8)
     return data, torch.where(values.isfinite().all(-1), scale, torch.nan)
+
+
+def quantize_values(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Float32 values [n, h, d] of a page to float8 (e4m3) and one scale [h] for each head."""
+    high = values.abs().amax((0, 2)) if values.numel() else values.new_zeros(values.shape[1])
+    kept = ~(high < SMALLEST_MAGNITUDE)  # NaN is kept
+    scale = torch.where(kept, high / LARGEST_FLOAT8, 0.0)
+    factor = torch.where(kept, torch.full_like(high, LARGEST_FLOAT8) / high, 0.0)
+    data = (values * factor[:, None]).nan_to_num(0.0).clamp(-LARGEST_FLOAT8, LARGEST_FLOAT8)
+    finite = values.isfinite().all(2).all(0)
+    return data.to(torch.float8_e4m3fn), torch.where(finite, scale, torch.nan)
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -99,6 +111,18 @@ def quantize_key_pages(
         data[page, :length], scale[page, :length] = quantize_rows(keys.float() - mean[page])
 
 
+def quantize_value_pages(
+    v_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, data: Tensor, scale: Tensor
+) -> None:
+    checks_int8.quantize_value_pages(v_pages, page_ids, page_lengths, data, scale)
+    checks.check_page_ids("page_ids", page_ids, v_pages.shape[0])
+    checks_int8.check_lengths(page_lengths, v_pages.shape[1])
+    for page, length in zip(page_ids.tolist(), page_lengths.tolist(), strict=True):
+        if page >= 0:
+            data[page, length:] = 0
+            data[page, :length], scale[page] = quantize_values(v_pages[page, :length].float())
+
+
 def paged_attention_int8(
     q: Tensor,
     k_data: Tensor,
@@ -108,8 +132,11 @@ def paged_attention_int8(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
-    return paged_attention_int8_lse(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, scale)[0]
+    return paged_attention_int8_lse(
+        q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, scale, v_scale
+    )[0]
 
 
 def paged_attention_int8_lse(
@@ -121,8 +148,9 @@ def paged_attention_int8_lse(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths)
+    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, v_scale)
     checks.check_context(page_table, page_lengths, v_pages.shape[0], v_pages.shape[1])
     out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.full(q.shape[:3], -torch.inf, dtype=torch.float32, device=q.device)
@@ -137,7 +165,8 @@ def paged_attention_int8_lse(
                 parts.append(
                     around + torch.einsum("qhd,hd->qh", q[slot].double(), k_mean[page].double())[..., None]
                 )
-                values.append(v_pages[page, :length].double())
+                value_scale = 1.0 if v_scale is None else v_scale[page].double()[:, None]
+                values.append(v_pages[page, :length].double() * value_scale)
         if not parts:
             continue
         scores = torch.cat(parts, -1) * scale

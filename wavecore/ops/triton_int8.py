@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wavecore.errors import UsageError
 from wavecore.ops import checks_int8
 from wavecore.triton_kernels import int8_linear as linear
 from wavecore.triton_kernels import paged_attention as attention
 from wavecore.triton_kernels import pointwise, quantize
+
+FLOAT8_CAPABILITY = (8, 9)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -57,6 +60,13 @@ def quantize_key_pages(
     quantize.quantize_key_pages(k_pages, page_ids, page_lengths, data, scale, mean)
 
 
+def quantize_value_pages(
+    v_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, data: Tensor, scale: Tensor
+) -> None:
+    checks_int8.quantize_value_pages(v_pages, page_ids, page_lengths, data, scale)
+    quantize.quantize_value_pages(v_pages, page_ids, page_lengths, data, scale)
+
+
 def paged_attention_int8(
     q: Tensor,
     k_data: Tensor,
@@ -66,9 +76,11 @@ def paged_attention_int8(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
-    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths)
-    return attention.paged_attention(q, k_data, v_pages, page_table, page_lengths, scale, (k_scale, k_mean))
+    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, v_scale)
+    quantised = _scales(q, k_scale, k_mean, v_scale)
+    return attention.paged_attention(q, k_data, v_pages, page_table, page_lengths, scale, quantised)
 
 
 def paged_attention_int8_lse(
@@ -80,8 +92,18 @@ def paged_attention_int8_lse(
     page_table: Tensor,
     page_lengths: Tensor,
     scale: float,
+    v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths)
-    return attention.paged_attention_lse(
-        q, k_data, v_pages, page_table, page_lengths, scale, (k_scale, k_mean)
-    )
+    checks_int8.paged_attention_int8(q, k_data, k_scale, k_mean, v_pages, page_table, page_lengths, v_scale)
+    quantised = _scales(q, k_scale, k_mean, v_scale)
+    return attention.paged_attention_lse(q, k_data, v_pages, page_table, page_lengths, scale, quantised)
+
+
+def _scales(q: Tensor, k_scale: Tensor, k_mean: Tensor, v_scale: Tensor | None) -> attention.Scales:
+    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else FLOAT8_CAPABILITY
+    if v_scale is not None and capability < FLOAT8_CAPABILITY:
+        raise UsageError(
+            f"v_pages: expected {q.dtype} on a device of compute capability "
+            f"{'.'.join(map(str, capability))}, got float8, which begins with 8.9"
+        )
+    return attention.Scales(k_scale, k_mean, v_scale)
