@@ -283,6 +283,17 @@ def test_an_encoder_that_looks_ahead_loses_no_latent(count):
     torch.testing.assert_close(latents[:, :real], whole, atol=1e-5, rtol=0)
 
 
+def test_a_default_device_of_the_process_is_not_where_tables_of_pages_are_made(pipe):
+    def latents(session):
+        with session:
+            return torch.stack([group.latent for group in session])
+
+    expected = latents(pipe.session("a red ball", num_frames=25))
+    with torch.device("meta"):  # PyTorch's own encoder takes another, rounded way there
+        found = latents(pipe.session("a red ball", num_frames=25))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
 def test_a_model_runs_in_half_precision(pipe):
     dit, text = copy.deepcopy(pipe.model.dit), copy.deepcopy(pipe.model.encode_text)
     model = StreamModel("half", dit, copy.deepcopy(pipe.model.vae), text, pipe.model.defaults)

@@ -71,3 +71,16 @@ def test_garbage_and_missing_files_are_named(tmp_path):
     for broken in (path, tmp_path / "missing.safetensors"):
         with pytest.raises(CheckpointError, match=str(broken)):
             load_sprites(broken)
+
+
+def test_the_default_dtype_and_device_of_the_process_are_not_those_of_the_weights():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            model = load_sprites()
+    finally:
+        torch.set_default_dtype(before)
+    for part in (model.dit, model.vae, model.encode_text):
+        for name, tensor in part.state_dict().items():
+            assert (tensor.dtype, tensor.device.type) == (torch.float32, "cpu"), name

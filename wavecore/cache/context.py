@@ -90,12 +90,12 @@ class ContextCache:
         self.table.close()
 
     def _ids(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        return upload(torch.tensor(rows, dtype=torch.int32), self.pool.device)
+        return upload(torch.tensor(rows, dtype=torch.int32, device="cpu"), self.pool.device)
 
     def _rotate(self, rotations: Sequence[Rotation]) -> None:
         pool = self.pool
         positions = [r.position + frame for r in rotations for frame in range(len(r.pages))]
-        rope = self.rope(upload(torch.tensor(positions), pool.device))
+        rope = self.rope(upload(torch.tensor(positions, device="cpu"), pool.device))
         source, target = self._ids(
             [[page for r in rotations for page in r.unroped], [page for r in rotations for page in r.pages]]
         )
@@ -105,6 +105,6 @@ class ContextCache:
             (a, b) for r in rotations if r.values_from for a, b in zip(r.values_from, r.pages, strict=True)
         ]
         if copied:
-            before, after = upload(torch.tensor(copied), pool.device).unbind(1)
+            before, after = upload(torch.tensor(copied, device="cpu"), pool.device).unbind(1)
             for values in pool.v_pages:
                 values.index_copy_(0, after, values.index_select(0, before))

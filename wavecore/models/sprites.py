@@ -92,7 +92,7 @@ def load_sprites(path: Path | None = None) -> StreamModel:
         file.label,
     )
     check_tensors(file.tensors, {name: name for name in expected}, parts, file.label)
-    parts.load_state_dict({name: tensor.float() for name, tensor in file.tensors.items()})
+    parts.load_state_dict({name: tensor.float() for name, tensor in file.tensors.items()}, assign=True)
     parts.eval().requires_grad_(False)
     name = "sprites" if joint is None else "sprites-bidirectional"
     return StreamModel(name, dit, vae, text_encoder, replace(SPRITES_DEFAULTS, joint_latents=joint))

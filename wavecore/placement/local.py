@@ -181,11 +181,11 @@ class Batch:
         told = [[levels[slot.stage].timestep] * frames for slot in slots]
         true = [[1000 * levels[slot.stage].sigma] * frames for slot in slots]
         positions = [list(range(slot.frame_start, slot.frame_start + frames)) for slot in slots]
-        self.sigma_timesteps = upload(torch.tensor(true, dtype=torch.float64), weight.device)
+        self.sigma_timesteps = upload(torch.tensor(true, dtype=torch.float64, device="cpu"), weight.device)
         self.state: SlotState = dit.begin(
             self.latents.to(weight.dtype),
-            upload(torch.tensor(told, dtype=torch.float64), weight.device),
-            upload(torch.tensor(positions), weight.device),
+            upload(torch.tensor(told, dtype=torch.float64, device="cpu"), weight.device),
+            upload(torch.tensor(positions, device="cpu"), weight.device),
             TextContext.stack([text[slot.chunk] for slot in slots]),
             time,
             rope,

@@ -124,8 +124,8 @@ class Channel:
             raise WavecoreError(
                 f"ring: expected a header of at most {HEADER_BYTES} bytes, got {len(encoded)}"
             )
-        header = torch.zeros(HEADER_BYTES, dtype=torch.uint8)
-        header[:8] = torch.tensor([len(encoded)]).view(torch.uint8)
+        header = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device="cpu")
+        header[:8] = torch.tensor([len(encoded)], device="cpu").view(torch.uint8)
         header[8 : 8 + len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
         works, body = [self._headers.send([header], to, 2 * lane)], None
         if sum(sizes):
@@ -152,7 +152,7 @@ class Channel:
         message, tensors, body
             The tensors are views of the body; give the body to `done` when they are not read any more.
         """
-        header = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device="cpu")
         self._headers.recv([header], source, 2 * lane).wait()
         raw = header.numpy()
         length = int(raw[:8].view("int64")[0])

@@ -187,7 +187,10 @@ class Shard:
             modulation=modulation,
             time=embedded_time,
             rope=rope_table(
-                upload(torch.tensor(positions), hidden.device), rows, columns, self.dit.config.head_dim
+                upload(torch.tensor(positions, device="cpu"), hidden.device),
+                rows,
+                columns,
+                self.dit.config.head_dim,
             ),
             text=TextContext((), ()),
             latents=torch.empty(shape, device="meta"),
