@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor, nn
 
 from wavecore import ops
@@ -65,3 +66,16 @@ class Int8Linear(nn.Module):
         super()._apply(fn, recurse)
         self.scale = scale.to(self.data.device)
         return self
+
+
+def adopt_int8(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a model int8 layers where the tensors of a state dict are those of one.
+
+    A model that is made from its configuration has none, and could not take the state of a quantised one.
+    """
+    for name, data in tensors.items():
+        layer, _, part = name.rpartition(".")
+        if part == "data" and data.dtype == torch.int8:
+            parent, _, child = layer.rpartition(".")
+            packed = PackedInt8(data, tensors[f"{layer}.scale"])
+            setattr(model.get_submodule(parent), child, Int8Linear(packed, tensors[f"{layer}.bias"]))

@@ -26,6 +26,7 @@ import torch
 
 from wavecore.errors import WavecoreError
 from wavecore.models.dit import CausalWanDiT
+from wavecore.models.int8_linear import adopt_int8
 from wavecore.placement.launch import start_module
 from wavecore.placement.protocol import checksum
 
@@ -197,6 +198,7 @@ def _unpack(
     for name, shape, dtype, start in described:
         count = torch.Size(shape).numel()
         tensors[name] = torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
+    adopt_int8(dit, tensors)
     dit.load_state_dict(tensors, assign=True)
     return dit.eval().requires_grad_(False)
 

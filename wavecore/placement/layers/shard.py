@@ -13,6 +13,7 @@ from torch import Tensor
 from wavecore.cache import ContextCache, PagePool, PoolSize
 from wavecore.cache.edits import Edits
 from wavecore.models.dit import CausalWanDiT, DiTConfig, SlotState, TextContext
+from wavecore.models.int8_linear import adopt_int8
 from wavecore.models.rope import rope_table
 from wavecore.placement.layers.messages import Layer, Open, Work
 from wavecore.placement.layers.timing import LayerTimes, clock_of
@@ -240,6 +241,7 @@ class Shard:
         if layer == HEAD:
             self.dit.head.load_state_dict(state, assign=True)
             return
+        adopt_int8(self.dit.layer(layer), state)
         self.dit.layer(layer).load_state_dict(state, assign=True)
         if self.first == self.end:
             self.first, self.end = layer, layer + 1

@@ -1,0 +1,55 @@
+"""A model with int8 layers over processes gives what it gives here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import wavecore
+from wavecore.models.int8 import quantize_dit
+from wavecore.models.int8_linear import Int8Linear
+from wavecore.placement.layers.messages import Layer
+from wavecore.placement.layers.shard import Shard
+from wavecore.placement.replicas import ReplicaOptions
+from wavecore.pipeline import Pipeline
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Pipeline:
+    pipe = wavecore.load("sprites")
+    quantize_dit(pipe.model.dit)
+    return pipe
+
+
+def frames(pipe: Pipeline, **options: Any) -> np.ndarray[Any, Any]:
+    with pipe.session("a red ball", seed=1, steps=2, num_frames=25, size=(32, 64), **options) as session:
+        return np.concatenate([group.frames for group in session])
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ({}, {"placement": "replicas", "replicas": ReplicaOptions(ranks=2, timeout=60)}),
+        ({"rounds": "stream_batch"}, {"rounds": "stream_batch", "placement": "layers", "devices": 2}),
+        ({}, {"placement": "sequence", "devices": 2}),
+    ],
+    ids=["replicas", "layers", "sequence"],
+)
+def test_over_processes(pipe: Pipeline, here: dict[str, Any], there: dict[str, Any]) -> None:
+    expected, actual = frames(pipe, **here).astype(int), frames(pipe, **there)
+    assert np.abs(actual - expected).max() <= 1
+
+
+def test_a_layer_that_moves(pipe: Pipeline) -> None:
+    """Its weights come to a model that was made without them, of plain layers."""
+    dit = pipe.model.dit
+    shard = Shard(Shard.empty(dit.config), 2, 2)
+    state = dit.layer(2).state_dict()
+    with torch.inference_mode():
+        shard.take(Layer(2, list(state)), list(state.values()))
+    block = shard.dit.layer(2)
+    assert isinstance(block.ffn[0], Int8Linear) and block.ffn[0].data.dtype == torch.int8
+    assert all(torch.equal(value, state[name]) for name, value in block.state_dict().items())
