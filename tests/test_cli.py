@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,12 @@ from support.fake_pipeline import FakePipeline
 
 import wavecore
 from wavecore.cli import run
+from wavecore.errors import UsageError
 from wavecore.media import VideoReader, read_video
 from wavecore.models.checkpoint import save_model
 from wavecore.models.dit import CausalWanDiT, DiTConfig
-from wavecore.trace import read_events
+from wavecore.placement.launch import module_command
+from wavecore.trace import Trace, read_events
 
 Captured = pytest.CaptureFixture[str]
 ROOT = Path(__file__).resolve().parents[1]
@@ -209,6 +212,58 @@ def test_outputs_that_cannot_be_written(pipe: FakePipeline, capsys: Captured) ->
         message = f"none/{name}: cannot write: its directory does not exist"
         refused(["generate", "a", flag, f"none/{name}"], 1, message, capsys)
     assert not pipe.sessions, "found out before the model is loaded"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--events", "output.mp4"],
+            "--output-path, --events: expected different paths, got output.mp4 twice",
+        ),
+        (
+            ["--contact-sheet", "a.png", "--events", "./a.png"],
+            "--contact-sheet, --events: expected different paths, got a.png twice",
+        ),
+        (["--events", "-"], "--events: expected the path of a file, got - (standard output)"),
+    ],
+)
+def test_outputs_that_would_replace_each_other(
+    pipe: FakePipeline, capsys: Captured, flags: list[str], message: str
+) -> None:
+    refused(["generate", "a", *flags], 2, message, capsys)
+    assert not pipe.sessions
+
+
+def test_what_the_library_refuses_is_named_as_it_was_given(
+    pipe: FakePipeline, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(prompt: str, **options: Any) -> None:
+        raise UsageError("devices, num_frames: expected 1, got 2")
+
+    monkeypatch.setattr(pipe, "session", refuse)
+    refused(["generate", "a", "--devices", "2"], 2, "--devices, --num-frames: expected 1, got 2", capsys)
+    (tmp_path / "c.yaml").write_text("devices: 2")
+    refused(["generate", "a", "--config", "c.yaml"], 2, "c.yaml: devices, --num-frames: expected 1", capsys)
+
+
+def test_a_log_is_not_replaced_by_its_timeline(capsys: Captured, tmp_path: Path) -> None:
+    log = tmp_path / "run.jsonl"
+    with Trace(log) as trace:
+        trace.record("run")
+    before = log.read_bytes()
+    assert run(["trace", str(log), "--output-path", str(log)]) == 2
+    assert "--output-path: expected another path than that of the log" in capsys.readouterr().err
+    assert log.read_bytes() == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_an_error_that_standard_output_has_no_room_for_is_one_line() -> None:
+    command = [*module_command("wavecore"), "trace", "none.jsonl", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "wavecore: none.jsonl: cannot read: No such file or directory\n"
 
 
 def test_error_with_json(pipe: FakePipeline, capsys: Captured) -> None:

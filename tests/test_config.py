@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wavecore.config import GenerateSettings, PromptAt, RestyleSettings, load_settings, read_schedule
+from wavecore.config import GenerateSettings, PromptAt, RestyleSettings, label, load_settings, read_schedule
 from wavecore.errors import UsageError
 from wavecore.prompt import check_prompt
 
@@ -29,7 +29,7 @@ def test_flag_before_file_before_default(tmp_path: Path) -> None:
 def test_a_flag_puts_aside_the_other_length_of_the_file(tmp_path: Path) -> None:
     assert load(tmp_path, "seconds: 5\n", prompt="a", num_frames="7").frames == 7
     assert load(tmp_path, "num_frames: 5\n", prompt="a", seconds="2").frames == 32
-    with pytest.raises(UsageError, match="expected seconds or num_frames, got both"):
+    with pytest.raises(UsageError, match="--seconds, --num-frames: expected one of them, got both"):
         load_settings(GenerateSettings, {"prompt": "a", "seconds": "1", "num_frames": "7"})
 
 
@@ -190,6 +190,42 @@ def test_restyle_needs_its_arguments() -> None:
         load_settings(RestyleSettings, {"prompt": "a"})
     settings = load_settings(RestyleSettings, {"prompt": "a", "input": "clip.mp4"})
     assert (settings.fps, settings.input) == (None, Path("clip.mp4"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (
+            {"rounds": "wavefront", "placement": "layers"},
+            "--rounds: expected stream_batch with placement layers",
+        ),
+        ({"rounds": "wavefront", "realtime": True}, "--rounds: expected stream_batch for a live source"),
+        ({"input": "-"}, "INPUT: expected a path with source file, got -"),
+        ({"source": "pipe"}, r"INPUT: expected - \(standard input\) with source pipe, got clip.mp4"),
+        ({"latency": "0.5"}, "--latency: expected only with a live source"),
+        ({"timeout": "10"}, "--timeout: expected only with a live source"),
+        ({"noise_span": "0.1"}, "--noise-span: expected only with noise motion or compatible, got fixed"),
+        ({"sink_block": "2"}, "--sink-block: expected only with sinks adaptive, got none given"),
+        (
+            {"sinks": "static", "sink_block": "2"},
+            "--sink-block: expected only with sinks adaptive, got static",
+        ),
+        ({"sinks": "off", "sink_chunks": "2"}, "--sink-chunks: expected none with sinks off"),
+        ({"decode_on": "1", "decoders": "1"}, "--decode-on, --decoders: expected one of them, got both"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(flags: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=f"^{expected}"):
+        load_settings(RestyleSettings, {"prompt": "a", "input": "clip.mp4", **flags})
+
+
+def test_a_setting_of_the_file_is_named_by_its_place(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"config.yaml: latents: expected only with control speculative"):
+        load(tmp_path, "latents: 3\n", prompt="a")
+    path = tmp_path / "config.yaml"
+    path.write_text("num-frames: 3\n")
+    assert label("num_frames", {"num_frames": None}, path) == f"{path}: num-frames"
+    assert label("num_frames", {"num_frames": "2"}, path) == "--num-frames"
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,9 @@ def test_a_rank_of_a_sequence_that_is_killed_is_named(pipe):
         ({"placement": "sequence", "split": "spiral"}, "mode: expected ulysses or ring, got 'spiral'"),
         ({"devices": 2}, "devices: expected 1 with placement local, got 2"),
         ({"decoders": -1}, "decoders: expected at least 0, got -1"),
-        ({"decoders": 2}, "workers: expected 1 to 1, one a unit at most, got 2"),
+        ({"split": "ring"}, "split: expected none with placement local, got ring"),
+        ({"placement": "replicas", "split": "ulysses"}, "split: expected none with placement replicas"),
+        ({"decoders": 2}, "decoders: expected at most 1, one a unit of the model's decoder, got 2"),
         (
             {"decoders": DecodeOptions(), "control": "speculative"},
             "decoders: expected none under control spec",
@@ -163,7 +165,7 @@ def test_a_rank_of_a_sequence_that_is_killed_is_named(pipe):
             {"placement": "layers", "control": "speculative", "devices": 9},
             "devices: expected 1 to 2 ranks for 2 layers, got 9",
         ),
-        ({"placement": "layers"}, "placement: expected rounds stream_batch with layers, got wavefront"),
+        ({"placement": "layers"}, "rounds: expected stream_batch with placement layers, got wavefront"),
         ({"devices": 2, "control": "speculative"}, "devices: expected 1 with placement local, got 2"),
     ],
 )

@@ -56,9 +56,17 @@ def test_a_source_that_breaks_off_leaves_a_complete_output(tmp_path):
     ("arguments", "code", "line"),
     [
         (["/dev/video99", "a star", "--source", "camera"], 1, "/dev/video99: no such camera"),
-        (["-", "a star", "--source", "pipe", "--rounds", "wavefront"], 2, "expected rounds stream_batch"),
-        (["a.mp4", "a star", "--raw-size", "8x8"], 2, "expected raw_size with source pipe or tcp only"),
-        (["nowhere", "a star", "--source", "tcp"], 2, "address: expected HOST:PORT"),
+        (
+            ["-", "a star", "--source", "pipe", "--rounds", "wavefront"],
+            2,
+            "--rounds: expected stream_batch for a live source",
+        ),
+        (
+            ["a.mp4", "a star", "--raw-size", "8x8"],
+            2,
+            "--raw-size: expected only with source pipe or tcp, got source file",
+        ),
+        (["nowhere", "a star", "--source", "tcp"], 2, "INPUT: expected HOST:PORT, got 'nowhere'"),
         (["missing.mp4", "a star", "--realtime"], 1, "missing.mp4: no such file"),
     ],
 )

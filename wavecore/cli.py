@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -103,7 +104,8 @@ def run(arguments: Sequence[str]) -> int:
     message = " ".join(message.split())
     print(f"wavecore: {message}", file=sys.stderr)
     if "--json" in arguments and code != 130:  # an interrupted command has reported what it made
-        print(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
+        with suppress(OSError):  # standard output may be what cannot be written
+            print(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False), flush=True)
     return code
 
 

@@ -6,14 +6,12 @@ before the file, the file before the default.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,9 +23,9 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 from wavecore.errors import UsageError
+from wavecore.faults import fault, first_fault, read_yaml, shown, usage_error
 from wavecore.prompt import prompt_fault
 from wavecore.rounds import RoundsKind
 
@@ -35,22 +33,22 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 def _prompt(value: object) -> object:
-    fault = prompt_fault(value)
-    if fault is not None:
-        raise _fault(fault)
+    wrong = prompt_fault(value)
+    if wrong is not None:
+        raise fault(wrong)
     return value
 
 
 def _size(value: object) -> object:
     match = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\d{1,6})\s*", value) if isinstance(value, str) else None
     if match is None or 0 in (int(match[1]), int(match[2])):
-        raise _fault(f"expected WIDTHxHEIGHT in pixels, such as 128x128, got {_shown(value)}")
+        raise fault(f"expected WIDTHxHEIGHT in pixels, such as 128x128, got {shown(value)}")
     return int(match[1]), int(match[2])
 
 
 def _no_bool(value: object) -> object:
     if isinstance(value, bool):
-        raise _fault(f"expected a number, got {_shown(value)}")
+        raise fault(f"expected a number, got {shown(value)}")
     return value
 
 
@@ -64,7 +62,7 @@ def _hyphens(value: object) -> object:
 
 def _path(value: object) -> object:
     if isinstance(value, str) and (not value or "\0" in value):
-        raise _fault(f"expected a path, got {_shown(value)}")
+        raise fault(f"expected a path, got {shown(value)}")
     return value
 
 
@@ -95,11 +93,11 @@ class PromptAt(BaseModel):
 
 def _in_order(entries: list[PromptAt]) -> list[PromptAt]:
     if not entries:
-        raise _fault("expected at least one entry, got none")
+        raise fault("expected at least one entry, got none")
     for index in range(1, len(entries)):
         before, at = entries[index - 1].at, entries[index].at
         if at <= before:
-            raise _fault(f"entry {index}: expected `at` above {before:g} (the entry before), got {at:g}")
+            raise fault(f"entry {index}: expected `at` above {before:g} (the entry before), got {at:g}")
     return entries
 
 
@@ -112,7 +110,8 @@ class RunSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model: str = Field(
-        "sprites", description="sprites, a file of its weights, or folder or hub name of a Wan-class model"
+        "sprites",
+        description="the model: sprites, a file of weights, or folder or hub name of a Wan-class one",
     )
     seed: Seed = Field(0, description="seed of the noise")
     steps: Count = Field(4, description="denoising steps")
@@ -133,7 +132,7 @@ class RunSettings(BaseModel):
         "over a ring of processes, or the tokens of a chunk split over processes",
     )
     output_path: FilePath | None = Field(
-        None, description="output.mp4, output (frames) or output.safetensors when left out"
+        None, description="where to write: output.mp4, output (frames), output.safetensors when left out"
     )
     output_type: Literal["video", "frames", "latent"] = Field(
         "video", description="H.264 mp4, a directory of PNG files, or latents as safetensors"
@@ -165,7 +164,9 @@ class GenerateSettings(RunSettings):
         description="processes of placement layers and sequence (2 when left out), or replicas (at most "
         "steps + 1; as many as there are cores when left out)",
     )
-    split: Literal["ulysses", "ring"] = Field("ulysses", description="how placement sequence attends")
+    split: Literal["ulysses", "ring"] | None = Field(
+        None, description="how placement sequence attends, ulysses when left out"
+    )
     decoders: Natural = Field(0, description="processes that decode; 0 decodes in this one")
     control: Literal["free", "speculative"] = Field(
         "free",
@@ -185,16 +186,16 @@ class GenerateSettings(RunSettings):
     @model_validator(mode="after")
     def _consistent(self) -> GenerateSettings:
         if self.seconds is not None and self.num_frames is not None:
-            raise _fault("expected seconds or num_frames, got both")
+            raise fault("expected one of them, got both", "seconds", "num_frames")
         for name in ("adapter", "latents", "fallback", "pacing"):
             if self.control == "free" and getattr(self, name) is not None:
-                raise _fault(f"expected {name} with control speculative only, got control free")
+                raise fault("expected only with control speculative, got control free", name)
         starts = self.prompts is not None and self.prompts[0].at == 0
         if self.prompt is None and not starts:
             expected = "PROMPT, or a prompt schedule with an entry at 0"
-            raise _fault(f"expected {expected}, got {'neither' if self.prompts else 'no prompt'}")
+            raise fault(f"expected {expected}, got {'neither' if self.prompts else 'no prompt'}")
         if self.prompt is not None and starts:
-            raise _fault("expected PROMPT or a prompt schedule with an entry at 0, got both")
+            raise fault("expected PROMPT or a prompt schedule with an entry at 0, got both")
         return self
 
     @property
@@ -285,9 +286,25 @@ class RestyleSettings(RunSettings):
     @model_validator(mode="after")
     def _consistent(self) -> RestyleSettings:
         if self.live and self.rounds not in (None, "stream_batch"):
-            raise _fault(f"expected rounds stream_batch for a live source, got {self.rounds}")
+            raise fault(f"expected stream_batch for a live source, got {self.rounds}", "rounds")
+        if self.placement == "layers" and self.rounds not in (None, "stream_batch"):
+            raise fault(f"expected stream_batch with placement layers, got {self.rounds}", "rounds")
         if self.raw_size is not None and self.source not in ("pipe", "tcp"):
-            raise _fault(f"expected raw_size with source pipe or tcp only, got source {self.source}")
+            raise fault(f"expected only with source pipe or tcp, got source {self.source}", "raw_size")
+        if (self.source == "pipe") != (str(self.input) == "-"):
+            pipe, other = "- (standard input) with source pipe", f"a path with source {self.source}"
+            raise fault(f"expected {pipe if self.source == 'pipe' else other}, got {self.input}", "input")
+        for name in ("latency", "timeout"):
+            if name in self.model_fields_set and not self.live:
+                raise fault("expected only with a live source, by --source or --realtime, got a file", name)
+        if self.noise_span is not None and self.noise == "fixed":
+            raise fault("expected only with noise motion or compatible, got fixed", "noise_span")
+        if self.sink_block is not None and self.sinks != "adaptive":
+            raise fault(f"expected only with sinks adaptive, got {self.sinks or 'none given'}", "sink_block")
+        if self.sink_chunks is not None and self.sinks == "off":
+            raise fault("expected none with sinks off, got some", "sink_chunks")
+        if self.decode_on and self.decoders:
+            raise fault("expected one of them, got both", "decode_on", "decoders")
         return self
 
 
@@ -331,11 +348,17 @@ def load_settings(
     try:
         return kind.model_validate(merged)
     except ValidationError as error:
-        details = _first(error)
+        details = first_fault(error)
         fields = list(kind.model_fields if len(details["loc"]) < 2 else PromptAt.model_fields)
-        first = str(details["loc"][0]) if details["loc"] else ""
-        label = labels.get(first) or (flag_name(first) if first else "")
-        raise _usage_error(details, label, details["loc"][1:], fields) from None
+        about = details["loc"][:1] or details.get("ctx", {}).get("names", ())
+        place = ", ".join(labels.get(str(name)) or flag_name(str(name)) for name in about)
+        raise usage_error(details, place, details["loc"][1:], fields) from None
+
+
+def label(name: str, flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None) -> str:
+    """Name a setting as it was given: by its flag, or by its place in the file."""
+    keys = [] if config is None or flags.get(name) is not None else _read_mapping(config)
+    return next((f"{config}: {key}" for key in keys if _field_name(key) == name), flag_name(name))
 
 
 def read_schedule(path: str | os.PathLike[str]) -> list[PromptAt]:
@@ -346,14 +369,14 @@ def read_schedule(path: str | os.PathLike[str]) -> list[PromptAt]:
     UsageError
         Names the file and the path in it.
     """
-    content = _read_yaml(path)
+    content = read_yaml(path)
     try:
         return TypeAdapter(Schedule).validate_python(content)
     except ValidationError as error:
-        details = _first(error)
+        details = first_fault(error)
         # A list has no name in its file: "prompts.yaml: [2].at", but "prompts.yaml: expected a list".
         label = f"{path}: " if details["loc"] else str(path)
-        raise _usage_error(details, label, details["loc"], list(PromptAt.model_fields)) from None
+        raise usage_error(details, label, details["loc"], list(PromptAt.model_fields)) from None
 
 
 def flag_name(name: str) -> str:
@@ -362,91 +385,13 @@ def flag_name(name: str) -> str:
 
 
 def _read_mapping(path: str | os.PathLike[str]) -> dict[str, Any]:
-    content = _read_yaml(path)
+    content = read_yaml(path)
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: expected a mapping of settings, got {_shown(content)}")
+        raise UsageError(f"{path}: expected a mapping of settings, got {shown(content)}")
     return {str(key): value for key, value in content.items()}
-
-
-def _read_yaml(path: str | os.PathLike[str]) -> Any:
-    try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read: {error.strerror}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise UsageError(f"{path}: {line}not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def _field_name(key: str) -> str:
     return key.replace("-", "_")
-
-
-def _first(error: ValidationError) -> ErrorDetails:
-    """Choose the error to report: an unknown key first, since it explains the one that is missing."""
-    return min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
-
-
-def _usage_error(
-    details: ErrorDetails, label: str, inner: tuple[int | str, ...], fields: list[str]
-) -> UsageError:
-    """Say one validation error in one line; `inner` is the way from the label to the value."""
-    cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, UsageError):  # from another file, which it names
-        return cause
-    steps = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
-    path = label + steps
-    text = _fault_text(details, fields)
-    return UsageError(f"{path}: {text}" if path else text)
-
-
-_EXPECTED = {
-    "int_type": "an integer",
-    "int_parsing": "an integer",
-    "int_parsing_size": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "at most {le:g}",
-    "literal_error": "{expected}",
-    "string_type": "text",
-    "path_type": "a path",
-    "list_type": "a list",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "dict_type": "a mapping",
-}
-
-
-def _fault_text(details: ErrorDetails, fields: list[str]) -> str:
-    kind = details["type"]
-    if kind == "fault":
-        return details["msg"]
-    if kind == "missing":
-        return "expected a value, got none"
-    if kind == "extra_forbidden":
-        close = difflib.get_close_matches(_field_name(str(details["loc"][-1])), fields, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(fields)}"
-        return f"unknown key, {hint}"
-    expected = _EXPECTED.get(kind)
-    if expected is None:
-        return f"{details['msg']}, got {_shown(details['input'])}"
-    return f"expected {expected.format(**details.get('ctx', {}))}, got {_shown(details['input'])}"
-
-
-def _fault(text: str) -> PydanticCustomError:
-    # The text is a parameter, since braces in a message are taken for a template.
-    return PydanticCustomError("fault", "{text}", {"text": text})
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -91,7 +91,7 @@ class Pipeline:
         rounds: RoundsKind | None = None,
         placement: PlacementName = "local",
         devices: int | None = None,
-        split: SequenceMode = "ulysses",
+        split: SequenceMode | None = None,
         decoders: int | DecodeOptions = 0,
         control: Literal["free", "speculative"] = "free",
         speculation: Speculation | None = None,

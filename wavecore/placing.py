@@ -42,8 +42,8 @@ class Placing:
     devices : int, optional
         Processes of the rounds: the ranks of "layers" and "sequence", 2 when not given; those of "replicas",
         which are as many as there are stages or cores when not given (see `ReplicaOptions.ranks`).
-    split : "ulysses" or "ring"
-        How "sequence" attends.
+    split : "ulysses" or "ring", optional
+        How "sequence" attends, "ulysses" when not given; of no other placement.
     replicas : Replicas or ReplicaOptions, optional
         Processes of "replicas" to share, or how to start those of one session.
     decoders : int or DecodeOptions
@@ -52,7 +52,7 @@ class Placing:
 
     placement: PlacementName = "local"
     devices: int | None = None
-    split: SequenceMode = "ulysses"
+    split: SequenceMode | None = None
     replicas: Replicas | ReplicaOptions | None = None
     decoders: int | DecodeOptions = 0
 
@@ -77,8 +77,7 @@ class Placing:
         UsageError
             Numbers that do not fit the placement, the model or the rounds.
         """
-        if self.replicas is not None and self.placement != "replicas":
-            raise UsageError(f"replicas: expected none with placement {self.placement}, got some")
+        self._check_placement()
         decoders = self.decode_options()
         stream = (model, prompt, rules, levels, seed, size, fps, num_frames, source, trace, restyling)
         if self.placement == "replicas":
@@ -94,7 +93,7 @@ class Placing:
         elif self.placement == "sequence":
             from wavecore.placement.sequence import SequenceOptions, SequencePlacement
 
-            options = SequenceOptions(ranks=self.ranks, mode=self.split)
+            options = SequenceOptions(ranks=self.ranks, mode=self.split or "ulysses")
             place = SequencePlacement(model.dit, options)
         else:
             self.check_one()
@@ -126,8 +125,7 @@ class Placing:
             )
         if shared is not None and self.placement != "local":
             raise UsageError(f"shared: expected none with placement {self.placement}, got a device")
-        if self.replicas is not None and self.placement != "replicas":
-            raise UsageError(f"replicas: expected none with placement {self.placement}, got some")
+        self._check_placement()
         if self.placement == "replicas":
             from wavecore.placement.replica_calls import ReplicaCalls
             from wavecore.placement.replicas import Replicas
@@ -136,8 +134,7 @@ class Placing:
             if isinstance(options, Replicas):
                 raise UsageError("replicas: expected options under control speculative, got running ones")
             if not isinstance(rules, Wavefront):
-                got = type(rules).__name__.lower()
-                raise UsageError(f"rounds: expected wavefront for replicas, got {got}")
+                raise UsageError(f"rounds: expected wavefront for replicas, got {rules.kind}")
             return CallPlace("replicas", lambda stream: ReplicaCalls(model.dit, stream, options, trace))
         if self.placement == "layers":
             return CallPlace("layers", partial(self._ring, model.dit))
@@ -176,6 +173,13 @@ class Placing:
     def ranks(self) -> int:
         """Processes of "layers" and "sequence"."""
         return _RANKS if self.devices is None else self.devices
+
+    def _check_placement(self) -> None:
+        """Refuse what is of another placement."""
+        if self.replicas is not None and self.placement != "replicas":
+            raise UsageError(f"replicas: expected none with placement {self.placement}, got some")
+        if self.split is not None and self.placement != "sequence":
+            raise UsageError(f"split: expected none with placement {self.placement}, got {self.split}")
 
     def check_one(self) -> None:
         """Reject other numbers of devices than the one that there is."""

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from wavecore.models.bundle import StreamModel
-from wavecore.rounds import Rules, StreamBatch
+from wavecore.rounds import Rules
 
 
 def describe(
@@ -27,7 +27,7 @@ def describe(
         "fingerprint": fingerprint(model),
         "seed": seed,
         "steps": rules.steps,
-        "rounds": "stream_batch" if isinstance(rules, StreamBatch) else type(rules).__name__.lower(),
+        "rounds": rules.kind,
         "placement": placement,
         "size": list(size),
         "fps": fps,

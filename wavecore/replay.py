@@ -112,7 +112,7 @@ def _replay(recording: FreeRecording, pipe: Pipeline, show: Callable[[FrameGroup
         rounds=stated["rounds"],
         placement=stated["placement"],
         devices=stated["devices"],
-        split=stated["split"],
+        split=stated["split"] if stated["placement"] == "sequence" else None,
     )
     assert isinstance(session, Session)
 

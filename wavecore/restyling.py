@@ -155,7 +155,7 @@ def streaming_rules(rules: Rules, settings: StreamingSettings) -> tuple[Rules, S
         return rules, None
     if not isinstance(rules, StreamBatch):
         name = next(iter(wanted), "sinks").replace("anchor_chunks", "sinks")
-        raise UsageError(f"{name}: expected rounds stream_batch, got {type(rules).__name__.lower()}")
+        raise UsageError(f"{name}: expected rounds stream_batch, got {rules.kind}")
     if settings.chunk_frames is not None and settings.history is None:
         # The same latents of context in chunks of another length.
         wanted["history"] = -(-rules.history * rules.chunk_frames // settings.chunk_frames)
@@ -178,8 +178,7 @@ def start_ring(
     from wavecore.placement.layers import Ring
 
     if not isinstance(rules, StreamBatch):
-        name = type(rules).__name__.lower()
-        raise UsageError(f"placement: expected rounds stream_batch with layers, got {name}")
+        raise UsageError(f"rounds: expected stream_batch with placement layers, got {rules.kind}")
     layers = model.dit.config.layers
     ring = Ring(
         model.dit,

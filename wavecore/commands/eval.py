@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import json_option
+from wavecore.commands.options import Command, json_option
 from wavecore.errors import UsageError
 from wavecore.rounds import RoundsKind
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ROUNDS = get_args(RoundsKind)
 
 
-@click.command("eval")
+@click.command("eval", cls=Command)
 @click.option("--model", default="sprites", show_default=True, help="sprites, or the path of its weights.")
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Denoising steps.")
 @click.option("--rounds", metavar="|".join(_ROUNDS), default="wavefront", show_default=True)

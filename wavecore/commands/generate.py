@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wavecore.commands.options import config_option, json_option, settings_options
+from wavecore.commands.options import Command, config_option, json_option, settings_options
 from wavecore.commands.run import load_model, run_session
 from wavecore.config import GenerateSettings, load_settings
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wavecore.trace import Trace
 
 
-@click.command("generate")
+@click.command("generate", cls=Command)
 @click.argument("prompt", required=False)
 @settings_options(GenerateSettings)
 @config_option

@@ -9,9 +9,30 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from wavecore.config import flag_name
+from wavecore.config import flag_name, label
+from wavecore.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Arguments of the library that a flag sets under another name.
+_FLAGS = {"chunk_frames": "chunk_latents", "span": "noise_span", "target": "underrun_rate"}
+
+
+class Command(click.Command):
+    """A command whose errors name flags: an argument of the library is named as it was given here."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            named, colon, said = str(error).partition(": ")
+            names = [_FLAGS.get(name, name) for name in named.split(", ")]
+            if not colon or not set(names) <= ctx.params.keys():
+                raise
+            labels = [label(name, ctx.params, ctx.params.get("config")) for name in names]
+            raise type(error)(f"{', '.join(labels)}: {said}") from None
+
 
 json_option = click.option(
     "--json", "json_output", is_flag=True, help="Print one JSON object; no progress bar."

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.console import report
-from wavecore.commands.options import json_option
+from wavecore.commands.options import Command, json_option
 from wavecore.errors import UsageError
 
 if TYPE_CHECKING:
     from wavecore.plan import Assignment, Plan
 
 
-@click.command("plan")
+@click.command("plan", cls=Command)
 @click.option(
     "--model",
     default="wan-1.3b",

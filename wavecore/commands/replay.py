@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import json_option
+from wavecore.commands.options import Command, json_option
 from wavecore.errors import InputError
 
 
-@click.command("replay")
+@click.command("replay", cls=Command)
 @click.argument("log")
 @click.option(
     "--model",

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wavecore.commands.options import config_option, json_option, settings_options
+from wavecore.commands.options import Command, config_option, json_option, settings_options
 from wavecore.commands.run import check_paths, load_model, run_session
 from wavecore.config import RestyleSettings, load_settings
 from wavecore.errors import InputError
-from wavecore.media import LiveSource, PacedFile, VideoReader, open_camera, open_pipe, open_tcp
+from wavecore.media import LiveSource, PacedFile, VideoReader, open_camera, open_pipe, open_tcp, parse_address
 from wavecore.placing import Placing
 from wavecore.trace import Trace
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wavecore.session import Session
 
 
-@click.command("restyle")
+@click.command("restyle", cls=Command)
 @click.argument("input", required=False)
 @click.argument("prompt", required=False)
 @settings_options(RestyleSettings)
@@ -40,6 +40,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
         worker.main()
         return
     check_paths(settings)
+    _check_addresses(settings)
     if settings.live:
         _restyle_live(settings, json_output)
         return
@@ -100,6 +101,16 @@ def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
     fault = frames.report().fault
     if fault is not None:
         raise InputError(f"{fault}; the {frames.report().emitted} frames before it were made")
+
+
+def _check_addresses(settings: RestyleSettings) -> None:
+    """Find out that an address is none before the model is loaded for it."""
+    target = str(settings.output)
+    streamed = settings.output_type in ("raw", "mpegts") and target.startswith("tcp:")
+    addresses = {"input": str(settings.input)} if settings.source == "tcp" else {}
+    addresses |= {"output_path": target.removeprefix("tcp:")} if streamed else {}
+    for name, address in addresses.items():
+        parse_address(address, name)
 
 
 def _open(settings: RestyleSettings, size: tuple[int, int]) -> LiveSource:

@@ -118,6 +118,7 @@ def load_model(settings: RunSettings) -> Pipeline:
 
 def check_paths(settings: RunSettings) -> None:
     """Find out that an output cannot be written before any work is done for it."""
+    _check_apart(settings)
     suffix = {"video": ".mp4", "latent": ".safetensors"}.get(settings.output_type)
     if suffix is not None and settings.output.suffix.lower() != suffix:
         raise UsageError(
@@ -132,6 +133,25 @@ def check_paths(settings: RunSettings) -> None:
                 f"--contact-sheet: expected a path that ends in .png, got {settings.contact_sheet}"
             )
         check_output(settings.contact_sheet)
+
+
+def _check_apart(settings: RunSettings) -> None:
+    """Refuse outputs of which one would replace another, and standard output for what is a file."""
+    live = settings.output_type in ("raw", "mpegts")
+    paths = {
+        "output_path": None if live else settings.output,
+        "contact_sheet": settings.contact_sheet,
+        "events": settings.events,
+    }
+    seen: dict[Path, str] = {}
+    for name, path in paths.items():
+        if path is None:
+            continue
+        if str(path) == "-":
+            raise UsageError(f"{name}: expected the path of a file, got - (standard output)")
+        other = seen.setdefault(path.resolve(), name)
+        if other != name:
+            raise UsageError(f"{other}, {name}: expected different paths, got {path} twice")
 
 
 @contextmanager

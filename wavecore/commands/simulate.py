@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import json_option
+from wavecore.commands.options import Command, json_option
 from wavecore.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _TIMELINE_CHUNKS = 3
 _number = click.FloatRange(min=0)
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Command)
 @click.option(
     "--chunk-seconds", type=float, default=5.0, show_default=True, help="Playing time of a call, T."
 )

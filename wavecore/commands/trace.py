@@ -8,6 +8,7 @@ import click
 
 from wavecore.commands.console import report
 from wavecore.commands.options import json_option
+from wavecore.errors import UsageError
 from wavecore.trace import exposed_waits, read_events, write_perfetto
 
 
@@ -21,6 +22,8 @@ def command(log: str, output_path: str | None, json_output: bool) -> None:
     """Turn the event log LOG (--events of a run) into a timeline for ui.perfetto.dev or chrome://tracing."""
     events = list(read_events(log))
     target = output_path or str(Path(log).with_suffix(".perfetto.json"))
+    if Path(target).resolve() == Path(log).resolve():
+        raise UsageError(f"--output-path: expected another path than that of the log, got {target}")
     write_perfetto(target, events)
     waits = exposed_waits(events)
     text = f"{target}: {len(events)} events"

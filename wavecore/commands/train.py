@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import json_option
+from wavecore.commands.options import Command, json_option
 from wavecore.errors import UsageError
 
 _STAGES = ("all", "codec", "denoiser", "export", "bidirectional")
 
 
-@click.command("train")
+@click.command("train", cls=Command)
 @click.argument("model")
 @click.option("--folder", default="runs/sprites", show_default=True, help="Checkpoints, logs and preview.")
 @click.option(

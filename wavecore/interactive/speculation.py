@@ -137,7 +137,7 @@ def make_parts(
     waves = not joint and isinstance(rules, Wavefront)
     cut = waves and not speculation.whole_clip if speculation.cut is None else speculation.cut
     if cut and not waves:
-        got = _kind(model) if joint else type(rules).__name__.lower()
+        got = _kind(model) if joint else rules.kind
         raise UsageError(f"cut: expected rounds wavefront on a causal model, got {got}")
     if joint and place is not None:
         raise UsageError(f"placement: expected local with {_kind(model)}, got {place.name}")

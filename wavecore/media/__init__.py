@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from wavecore.files import check_output
 from wavecore.media.geometry import centre_crop_box, fit_frame
-from wavecore.media.live import LiveSource, PacedFile, open_camera, open_pipe, open_tcp
+from wavecore.media.live import LiveSource, PacedFile, open_camera, open_pipe, open_tcp, parse_address
 from wavecore.media.outlet import Outlet
 from wavecore.media.reader import VideoInfo, VideoReader, read_video
 from wavecore.media.sheet import FramePicker, contact_sheet, save_contact_sheet
@@ -31,6 +31,7 @@ __all__ = [
     "open_camera",
     "open_pipe",
     "open_tcp",
+    "parse_address",
     "read_video",
     "resample",
     "save_contact_sheet",

@@ -328,11 +328,11 @@ def open_tcp(
     return _of_bytes(address, file, size, raw_size)
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Split HOST:PORT."""
+def parse_address(text: str, name: str = "address") -> tuple[str, int]:
+    """Split HOST:PORT; the error names it `name`."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
-        raise UsageError(f"address: expected HOST:PORT, got {text!r}")
+        raise UsageError(f"{name}: expected HOST:PORT, got {text!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

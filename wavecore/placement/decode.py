@@ -262,7 +262,17 @@ def start_decoders(
     options: DecodeOptions,
     on_arrival: Callable[[], None] | None = None,
 ) -> DecodePipeline:
-    """Workers cut by measured times for latents of this size (channels, height, width)."""
+    """Workers cut by measured times for latents of this size (channels, height, width).
+
+    Raises
+    ------
+    UsageError
+        More workers than the decoder has units.
+    """
+    units = len(vae.decoder_units)
+    if options.workers > units:
+        got = f"got {options.workers}"
+        raise UsageError(f"decoders: expected at most {units}, one a unit of the model's decoder, {got}")
     if options.workers == 1:
         cuts = [range(len(vae.decoder_units))]
     else:

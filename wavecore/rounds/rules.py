@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -60,6 +61,11 @@ class Rules:
 
     def _anchor_positions(self) -> tuple[str, ...]:
         return "adjacent", "absolute"
+
+    @property
+    def kind(self) -> str:
+        """Its name, as an argument `rounds` has it."""
+        return re.sub(r"(?<=.)(?=[A-Z])", "_", type(self).__name__).lower()
 
     # -- to be given by each kind --------------------------------------------------------
 

@@ -103,7 +103,7 @@ class Share:
     def __post_init__(self) -> None:
         rules = self.rules
         if not isinstance(rules, Wavefront):
-            raise UsageError(f"rounds: expected wavefront for replicas, got {type(rules).__name__.lower()}")
+            raise UsageError(f"rounds: expected wavefront for replicas, got {rules.kind}")
         if rules.branches:
             raise UsageError("rounds: expected a stream without branches for replicas")
         if self.map.stages != rules.steps + 1:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wavecore.config import Count, FilePath, Positive
+from wavecore.faults import fault
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 WorkerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -20,7 +21,8 @@ class ServeSettings(BaseModel):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(7860, description="port to listen on; 0 takes a free one")
     model: str = Field(
-        "sprites", description="sprites, a file of its weights, or folder or hub name of a Wan-class model"
+        "sprites",
+        description="the model: sprites, a file of weights, or folder or hub name of a Wan-class one",
     )
     recipe: Literal["wave-forcing", "self-forcing", "streamdiffusionv2"] | None = Field(
         None, description="how a Wan-class model was distilled; wave-forcing when left out"
@@ -43,7 +45,7 @@ class ServeSettings(BaseModel):
         description="name of this server among those that share an address; keys begin with it; made up when "
         "left out",
     )
-    ray: bool = Field(False, description="Deploy on Ray Serve, as replicas behind one address.")
+    ray: bool = Field(False, description="deploy on Ray Serve, as replicas behind one address")
     replicas: Count = Field(1, description="with --ray: replicas at least")
     max_replicas: Count | None = Field(
         None, description="with --ray: replicas at most; more than --replicas come and go with the sessions"
@@ -56,3 +58,10 @@ class ServeSettings(BaseModel):
     recordings: FilePath | None = Field(
         None, description="folder to keep recordings in; they last as long as the server when left out"
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ServeSettings:
+        for name in ("replicas", "max_replicas"):
+            if name in self.model_fields_set and not self.ray:
+                raise fault("expected only with --ray", name)
+        return self
