@@ -49,6 +49,13 @@ def test_bad_timesteps(steps):
         warped_levels(steps, 5)
 
 
+@pytest.mark.parametrize("shift", [0, -1, float("inf"), float("nan")])
+@pytest.mark.parametrize("levels", [warped_levels, nearest_levels])
+def test_bad_shift(levels, shift):
+    with pytest.raises(UsageError, match="shift: expected a number above 0"):
+        levels((1000, 500), shift)
+
+
 def test_noise_depends_on_its_key_only():
     shape = (16, 3, 8, 8)
     first = noise(7, 3, 1, shape)

@@ -41,6 +41,11 @@ def test_published_table():
     ]  # fmt: skip
 
 
+def test_a_table_of_no_round_is_an_error():
+    with pytest.raises(UsageError, match="rounds: expected at least one, got none"):
+        table(wavefront(4, 0))
+
+
 def test_table_has_a_head_with_noise_levels():
     lines = table(wavefront(4, 8), [1, 0.9375, 0.83333, 0.625]).splitlines()
     assert len(lines) == 14

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wavecore.errors import UsageError
+
 
 class Key(NamedTuple):
     """Names the keys and values that one chunk wrote at one stage.
@@ -129,8 +131,15 @@ def table(rounds: Iterable[Round], sigmas: Sequence[float] | None = None) -> str
         At least one.
     sigmas : sequence of float, optional
         Noise level of each stage, for the head of the table.
+
+    Raises
+    ------
+    UsageError
+        There is no round.
     """
     rows = list(rounds)
+    if not rows:
+        raise UsageError("rounds: expected at least one, got none")
     steps = rows[0].steps
     heads = [f"s{s}" if sigmas is None else f"s{s} σ{sigmas[s]:.4g}" for s in range(steps)]
     if rows[0].store_pass:

@@ -42,7 +42,7 @@ def warped_levels(steps: Sequence[float], shift: float, store: float = 0.0) -> t
     tuple of NoiseLevel
         One per denoising stage, then the store's.
     """
-    _check(steps)
+    _check(steps, shift)
     sigmas = [shifted(step / TRAINING_STEPS, shift) for step in steps]
     levels = [NoiseLevel(TRAINING_STEPS * sigma, sigma) for sigma in sigmas]
     return (*levels, NoiseLevel(store, store / TRAINING_STEPS))
@@ -53,7 +53,7 @@ def nearest_levels(timesteps: Sequence[float], shift: float, store: float = 0.0)
 
     StreamDiffusionV2 uses 700, 500, 400, 200 at shift 8 in this way. Returns as `warped_levels`.
     """
-    _check(timesteps)
+    _check(timesteps, shift)
     levels = [NoiseLevel(t, nearest_sigma(t, shift)) for t in timesteps]
     return (*levels, NoiseLevel(store, store / TRAINING_STEPS))
 
@@ -75,7 +75,9 @@ def noise(seed: int, chunk: int, stage: int, shape: Sequence[int]) -> np.ndarray
     return np.random.Generator(generator).standard_normal(shape, dtype=np.float32)
 
 
-def _check(timesteps: Sequence[float]) -> None:
+def _check(timesteps: Sequence[float], shift: float) -> None:
+    if not 0 < shift < float("inf"):
+        raise UsageError(f"shift: expected a number above 0, got {shift}")
     values = list(timesteps)
     falling = all(a > b for a, b in pairwise(values))
     if not values or not falling or not 0 < values[-1] <= values[0] <= TRAINING_STEPS:
