@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,11 @@ class Replicas:
         weight = dit.patch_embedding.weight
         if weight.device.type != "cpu":
             raise UsageError(f"placement: expected a model on the cpu for replicas, got {weight.device}")
+        if find_spec("wavecore._native") is None:
+            raise UsageError(
+                "placement: expected the native module for replicas, which a C++ compiler builds when "
+                "wavecore is installed, got none"
+            )
         self.rules, self.steps = rules, rules.steps
         self.map = map = options.stage_map(rules.steps + 1)
         config = dit.config

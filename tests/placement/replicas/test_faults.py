@@ -41,6 +41,12 @@ def endless(replicas, dit):
     return str(error.value)
 
 
+def test_replicas_without_the_native_module_do_not_start(monkeypatch, dit):
+    monkeypatch.setattr("wavecore.placement.replicas.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="placement: expected the native module for replicas"):
+        Replicas(dit, RULES, LATENT, ReplicaOptions(ranks=3))
+
+
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_rank_that_is_killed_ends_all_others_and_is_named(dit, nursery, transport, victim):
