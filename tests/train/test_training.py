@@ -1,5 +1,6 @@
 """Short training runs: they learn, resume where they were, and export a model that loads."""
 
+import json
 import re
 
 import numpy as np
@@ -18,7 +19,7 @@ from wavecore.train.bidirectional import (
     make_joint_clip,
 )
 from wavecore.train.clips import CHUNKS, ClipPool, draw_scenes, encode_frames, make_clip
-from wavecore.train.codec import fit_linear
+from wavecore.train.codec import RefinementTraining, fit_linear
 from wavecore.train.denoiser import DenoiserSettings, DenoiserTraining, make_batch
 from wavecore.train.noise import chunk_sigmas
 from wavecore.train.sprites import SpritesTraining
@@ -71,9 +72,15 @@ def test_noise_levels_leave_something_to_learn(chunks, from_start):
         assert (np.abs(drawn - staircase).max(1) < 1e-9).any()
 
 
+def rows(path):
+    """Rows of a training log."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def test_training_learns_resumes_and_exports(tmp_path):
     training = SpritesTraining(tmp_path, seed=1)
     training.codec(minutes=0.02)
+    assert rows(tmp_path / "vae_log.jsonl")[-1]["minutes"] >= 0.02
     settings = DenoiserSettings(chunks=6, pool=36, warmup_steps=5, seed=1)
     first = DenoiserTraining(tmp_path, training._vae(), settings)
     before = {name: value.clone() for name, value in first.model.state_dict().items()}
@@ -86,6 +93,7 @@ def test_training_learns_resumes_and_exports(tmp_path):
         assert torch.equal(value, first.model.state_dict()[name])
     again.run(max_steps=1)
     assert again.step == 3
+    assert [row["step"] for row in rows(tmp_path / "log.jsonl")] == [2, 3]  # the end of each run
     weights = training.export()
     model = load_sprites(weights)
     assert model.dit.config == first.dit.config
@@ -112,6 +120,11 @@ def test_an_interrupted_run_is_saved(vae, tmp_path):
     def interrupt(row):
         raise KeyboardInterrupt
 
+    refinement = RefinementTraining(tmp_path, SpritesVAE())
+    refinement.step = 49
+    with pytest.raises(KeyboardInterrupt):
+        refinement.run(interrupt, clips=1, groups=1)
+    assert RefinementTraining(tmp_path, SpritesVAE()).step == 50
     training = DenoiserTraining(tmp_path, vae, DenoiserSettings(chunks=1, pool=8, seed=2))
     training.step = 48
     with pytest.raises(KeyboardInterrupt):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from wavecore.models.sprites_vae import STRIDE, SpritesVAE
 from wavecore.source import to_pixels
 from wavecore.sprites.world import random_place, random_scene, render, track
-from wavecore.train.log import OnLog, ignore
+from wavecore.train.log import LOG_EVERY, OnLog, ignore
 
 LEARNING_RATE = 8e-4
 
@@ -89,21 +90,29 @@ class RefinementTraining:
     def run(self, on_log: OnLog = ignore, clips: int = 4, groups: int = 4, save_every: float = 120.0) -> None:
         """Train until the time budget is used."""
         generator = np.random.default_rng([self.seed, self.step])
-        saved = self.seconds
-        while self.seconds < 60 * self.minutes:
-            began = time.perf_counter()
-            loss = self._step(random_groups(generator, clips, groups))
-            self.step += 1
-            self.seconds += time.perf_counter() - began
-            if self.step % 50 == 0:
-                row = {"step": self.step, "minutes": round(self.seconds / 60, 2), "loss": loss}
-                with (self.folder / "vae_log.jsonl").open("a") as log:
-                    log.write(json.dumps(row) + "\n")
-                on_log(row)
-            if self.seconds - saved > save_every:
-                self.save()
-                saved = self.seconds
-        self.save()
+        saved, logged = self.seconds, self.step
+        try:
+            while self.seconds < 60 * self.minutes:
+                began = time.perf_counter()
+                loss = self._step(random_groups(generator, clips, groups))
+                self.step += 1
+                self.seconds += time.perf_counter() - began
+                if self.step % LOG_EVERY == 0:
+                    on_log(self._log(loss))
+                    logged = self.step
+                if self.seconds - saved > save_every:
+                    self.save()
+                    saved = self.seconds
+            if self.step > logged:  # a run may be shorter than the way to the next row
+                on_log(self._log(loss))
+        finally:  # an interrupt loses at most the step it falls into
+            self.save()
+
+    def _log(self, loss: float) -> dict[str, Any]:
+        row = {"step": self.step, "minutes": round(self.seconds / 60, 2), "loss": loss}
+        with (self.folder / "vae_log.jsonl").open("a") as log:
+            log.write(json.dumps(row) + "\n")
+        return row
 
     def _step(self, video: torch.Tensor) -> float:
         clips = len(video)

@@ -21,7 +21,7 @@ from wavecore.sprites.caption import caption
 from wavecore.train.batch import CHUNK_LATENTS, Batch
 from wavecore.train.clips import Clip, ClipPool
 from wavecore.train.live import live_batches
-from wavecore.train.log import OnLog, ignore
+from wavecore.train.log import LOG_EVERY, OnLog, ignore
 from wavecore.train.muon import Muon
 from wavecore.train.noise import FEW_STEP_SIGMAS, chunk_sigmas
 
@@ -39,7 +39,7 @@ class DenoiserSettings:
     Attributes
     ----------
     minutes : float
-        Wall-clock length; the learning rate decays over the last `decay` of it.
+        Wall-clock length, in whole steps; the learning rate decays over the last `decay` of it.
     chunks : int
         Chunks a step: short windows come in larger batches.
     curriculum : tuple of (progress, weights)
@@ -233,7 +233,7 @@ class DenoiserTraining:
         settings = self.settings
         batches = self.batches(np.random.default_rng([settings.seed, self.step]))
         bands: dict[float, list[float]] = {level: [] for level in FEW_STEP_SIGMAS}
-        saved = self.seconds
+        saved, logged = self.seconds, self.step
         last_step = self.step + max_steps
         try:
             while self.seconds < 60 * settings.minutes and self.step < last_step:
@@ -244,12 +244,15 @@ class DenoiserTraining:
                 for level, value in by_level.items():
                     if not math.isnan(value):  # no chunk of the batch had this level
                         bands[level].append(value)
-                if self.step % 50 == 0:
+                if self.step % LOG_EVERY == 0:
                     on_log(self._log(loss, bands))
                     bands = {level: [] for level in FEW_STEP_SIGMAS}
+                    logged = self.step
                 if self.seconds - saved > save_every:
                     self.save()
                     saved = self.seconds
+            if self.step > logged:  # a run may be shorter than the way to the next row
+                on_log(self._log(loss, bands))
         finally:  # an interrupt loses at most the step it falls into
             self.save()
 
@@ -282,6 +285,6 @@ class DenoiserTraining:
         }
         with (self.folder / "log.jsonl").open("a") as log:
             log.write(json.dumps(row) + "\n")
-        if self.step == 50:
+        if not (self.folder / "settings.json").exists():
             (self.folder / "settings.json").write_text(json.dumps(asdict(self.settings), indent=1))
         return row
