@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-import triton
+try:
+    import triton
+except ImportError:
+    sys.exit(
+        "kernel_report: expected Triton, which compiles the kernels (pip install 'wavecore[gpu]'), got none"
+    )
 from kernel_cases import CASES, Case
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -162,12 +167,15 @@ def main() -> int:
         "--targets", default="80,90,100", help="compute capabilities, two or three digits each"
     )
     arguments = parser.parse_args()
+    targets = arguments.targets.split(",")
+    if unknown := set(targets) - set(map(str, SHARED_LIMIT)):
+        parser.error(f"--targets: expected some of {', '.join(map(str, SHARED_LIMIT))}, got {min(unknown)!r}")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
             if arguments.only not in case.name:
                 continue
-            for target in map(int, arguments.targets.split(",")):
+            for target in map(int, targets):
                 if target in case.targets:
                     rows.append(inspect(case, target, Path(folder)))
                     print(line(rows[-1]), flush=True)
