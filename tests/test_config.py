@@ -87,7 +87,7 @@ def test_bad_flag(name: str, value: str, expected: str) -> None:
         ("steps: [1]", "steps: expected an integer, got [1]"),
         ("stpes: 4", "stpes: unknown key, did you mean steps?"),
         ("num-frame: 4", "num-frame: unknown key, did you mean num_frames?"),
-        ("zzz: 4", "zzz: unknown key, expected one of model, seed, steps, size,"),
+        ("zzz: 4", "zzz: unknown key, expected one of model, recipe, checkpoint, vae,"),
         ("num-frames: 4\nnum_frames: 5", "num_frames: expected each key once, got it twice"),
         ("output_type: {a: 1}", "output_type: expected 'video', 'frames' or 'latent', got {'a': 1}"),
         ("model: 3", "model: expected text, got 3"),

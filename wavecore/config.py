@@ -26,6 +26,7 @@ from pydantic import (
 
 from wavecore.errors import UsageError
 from wavecore.faults import fault, first_fault, read_yaml, shown, usage_error
+from wavecore.model_settings import FilePath, ModelSettings
 from wavecore.prompt import prompt_fault
 from wavecore.rounds import RoundsKind
 
@@ -60,12 +61,6 @@ def _hyphens(value: object) -> object:
     return value.replace("_", "-") if isinstance(value, str) else value
 
 
-def _path(value: object) -> object:
-    if isinstance(value, str) and (not value or "\0" in value):
-        raise fault(f"expected a path, got {shown(value)}")
-    return value
-
-
 def _schedule(value: object) -> object:
     return read_schedule(value) if isinstance(value, str | os.PathLike) else value
 
@@ -79,7 +74,6 @@ Seed = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, lt=2**63)]
 Positive = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(gt=0)]
 Share = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Seconds = Annotated[FiniteFloat, BeforeValidator(_no_bool), Field(ge=0)]
-FilePath = Annotated[Path, BeforeValidator(_path)]
 
 
 class PromptAt(BaseModel):
@@ -104,25 +98,12 @@ def _in_order(entries: list[PromptAt]) -> list[PromptAt]:
 Schedule = Annotated[list[PromptAt], AfterValidator(_in_order)]
 
 
-class RunSettings(BaseModel):
+class RunSettings(ModelSettings):
     """What `generate` and `restyle` share."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-    model: str = Field(
-        "sprites",
-        description="the model: sprites, a file of weights, or folder or hub name of a Wan-class one",
-    )
     seed: Seed = Field(0, description="seed of the noise")
     steps: Count = Field(4, description="denoising steps")
     size: Size | None = Field(None, description="WIDTHxHEIGHT in pixels; the model's own when left out")
-    recipe: Literal["wave-forcing", "self-forcing", "streamdiffusionv2"] | None = Field(
-        None, description="how a Wan-class model was distilled; wave-forcing when left out"
-    )
-    checkpoint: FilePath | None = Field(
-        None, description="distilled transformer in place of the one in a Wan-class folder"
-    )
-    vae: FilePath | None = Field(None, description="Wan VAE or TAEHV in place of the one in the folder")
     rounds: Annotated[RoundsKind | None, BeforeValidator(_choice)] = Field(
         None, description="order of the work; the one the model was distilled for when left out"
     )

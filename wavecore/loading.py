@@ -6,11 +6,13 @@ import difflib
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
+from wavecore.models.int8 import quantize_dit
 from wavecore.models.sprites import SPRITES_MODELS, load_sprites, package_file
 from wavecore.ops.checks import FLOATING
 from wavecore.pipeline import Pipeline
@@ -24,6 +26,7 @@ def load(
     vae: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
+    quantization: Literal["int8"] | None = None,
 ) -> Pipeline:
     """Load a model.
 
@@ -46,23 +49,31 @@ def load(
     dtype : torch.dtype, optional
         Type of its weights, float32, bfloat16 or float16; that of the files when not given (sprites:
         float32).
+    quantization : "int8", optional
+        Linear layers of the transformer in int8, weights and activations, by
+        `wavecore.models.int8.quantize_dit`, which can tell the error of each layer.
 
     Raises
     ------
     UsageError
-        No such model, recipe, device or dtype.
+        No such model, recipe, device, dtype or quantization.
     CheckpointError, InputError
         Its files cannot be used; the message names the file.
     """
     if dtype is not None and dtype not in FLOATING:
         raise UsageError(f"dtype: expected float32, bfloat16 or float16, got {dtype}")
+    if quantization not in (None, "int8"):
+        raise UsageError(f'quantization: expected "int8" or None, got {quantization!r}')
     try:
         where = torch.device(device)
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
         reason = str(error).splitlines()[0]
         raise UsageError(f"device: expected one that works here, got {device}: {reason}") from None
-    return Pipeline(_read(model, recipe, checkpoint, vae).to(where, dtype))
+    loaded = _read(model, recipe, checkpoint, vae).to(where, dtype)
+    if quantization is not None:
+        quantize_dit(loaded.dit)
+    return Pipeline(loaded)
 
 
 def _read(

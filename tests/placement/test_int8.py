@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import wavecore
+from wavecore.errors import UsageError
 from wavecore.models.int8 import quantize_dit
 from wavecore.models.int8_linear import Int8Linear
 from wavecore.pipeline import Pipeline
@@ -57,3 +58,10 @@ def test_a_layer_that_moves(pipe: Pipeline) -> None:
     block = shard.dit.layer(2)
     assert isinstance(block.ffn[0], Int8Linear) and block.ffn[0].data.dtype == torch.int8
     assert all(torch.equal(value, state[name]) for name, value in block.state_dict().items())
+
+
+def test_loaded_so(pipe: Pipeline) -> None:
+    loaded = wavecore.load("sprites", quantization="int8")
+    assert np.array_equal(frames(loaded), frames(pipe))
+    with pytest.raises(UsageError, match="^quantization: expected \"int8\" or None, got 'int4'$"):
+        wavecore.load("sprites", quantization="int4")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.options import Command, config_option, json_option, settings_options
-from wavecore.commands.run import load_model, run_session
+from wavecore.commands.run import run_session
 from wavecore.config import GenerateSettings, load_settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
         replicas = _ranks(settings)
 
     def start(trace: Trace) -> Session | SpeculativeSession:
-        return load_model(settings).session(
+        return settings.load().session(
             first.prompt,
             seed=settings.seed,
             steps=settings.steps,
@@ -63,7 +63,7 @@ def _ranks(settings: GenerateSettings) -> ReplicaOptions | None:
     if rank is None:
         return None
     if rank:
-        sys.exit(ranks.serve_rank(load_model(settings).model.dit))
+        sys.exit(ranks.serve_rank(settings.load().model.dit))
     from wavecore.placement.replicas import ReplicaOptions
 
     return ReplicaOptions(launch="torchrun", transport="shared" if ranks.one_machine() else "gloo")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.options import Command, config_option, json_option, settings_options
-from wavecore.commands.run import check_paths, load_model, run_session
+from wavecore.commands.run import check_paths, run_session
 from wavecore.config import RestyleSettings, load_settings
 from wavecore.errors import InputError
 from wavecore.media import LiveSource, PacedFile, VideoReader, open_camera, open_pipe, open_tcp, parse_address
@@ -47,7 +47,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
     source = VideoReader(settings.input, fps=settings.fps)  # a bad input is found before the model is loaded
 
     def start(trace: Trace) -> Session:
-        pipe = load_model(settings)
+        pipe = settings.load()
         frames = VideoReader(settings.input, size=settings.size or pipe.size, fps=settings.fps)
         return _session(settings, pipe, iter(frames), float(frames.fps), trace)
 
@@ -59,7 +59,7 @@ def _restyle_live(settings: RestyleSettings, json_output: bool) -> None:
     """Restyle frames as they come; what was made before a fault of the source is complete."""
     if settings.source == "file":
         VideoReader(settings.input)  # as above
-    pipe = load_model(settings)
+    pipe = settings.load()
     size = settings.size or pipe.size
     _warm_up(pipe, settings, size)
     source = _open(settings, size)

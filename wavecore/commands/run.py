@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from wavecore.interactive.session import SpeculativeSession
     from wavecore.live import LiveFrames
-    from wavecore.pipeline import Pipeline
     from wavecore.session import FrameGroup, Session
 
 _SHEET_FRAMES = 16
@@ -105,15 +104,6 @@ def run_session(
         summary.finish(trace, json_output, interrupted=False)
         if fault is not None:
             raise type(fault)(f"{fault}; the {summary.frames} frames before it were made")
-
-
-def load_model(settings: RunSettings) -> Pipeline:
-    """Load what the settings name."""
-    import wavecore
-
-    return wavecore.load(
-        settings.model, recipe=settings.recipe, checkpoint=settings.checkpoint, vae=settings.vae
-    )
 
 
 def check_paths(settings: RunSettings) -> None:

@@ -81,19 +81,11 @@ class PipelineEngine:
         """See `Engine`; measures a free-running stream after a first group, which pays for caches."""
         import torch
 
-        import wavecore
-
         settings = self._settings
         if settings.device == "cpu":
             # A core is left to what is not the model, or every pass waits for the thread that shares one.
             torch.set_num_threads(max(1, torch.get_num_threads() - 1))
-        pipe = wavecore.load(
-            settings.model,
-            recipe=settings.recipe,
-            checkpoint=settings.checkpoint,
-            vae=settings.vae,
-            device=settings.device,
-        )
+        pipe = settings.load()
         with pipe.session(_PROMPT) as session:
             list(itertools.islice(session, _WARM_GROUPS))
         began = time.monotonic()

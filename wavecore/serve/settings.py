@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from wavecore.config import Count, FilePath, Positive
+from wavecore.config import Count, Positive
 from wavecore.faults import fault
+from wavecore.model_settings import FilePath, ModelSettings
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 WorkerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
-class ServeSettings(BaseModel):
+class ServeSettings(ModelSettings):
     """Where to listen, what to serve, and to how many."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(7860, description="port to listen on; 0 takes a free one")
-    model: str = Field(
-        "sprites",
-        description="the model: sprites, a file of weights, or folder or hub name of a Wan-class one",
-    )
-    recipe: Literal["wave-forcing", "self-forcing", "streamdiffusionv2"] | None = Field(
-        None, description="how a Wan-class model was distilled; wave-forcing when left out"
-    )
-    checkpoint: FilePath | None = Field(
-        None, description="distilled transformer in place of the one in a Wan-class folder"
-    )
-    vae: FilePath | None = Field(None, description="Wan VAE or TAEHV in place of the one in the folder")
-    device: str = Field("cpu", description="device of the model, such as cuda:0")
     token: str | None = Field(
         None,
         description="what clients have to present; made up and shown where the address is not loopback and "
