@@ -13,6 +13,7 @@ from support.models import levels_of, run_stream, text_features, tiny_dit
 from torch import Tensor, nn
 
 from wavecore.errors import UsageError
+from wavecore.models.checkpoint import save_model
 from wavecore.models.dit import CausalWanDiT, DiTConfig
 from wavecore.models.int8 import format_report, quantize_dit
 from wavecore.models.int8_linear import Int8Linear
@@ -129,6 +130,14 @@ def test_the_state_dict_goes_back_into_a_quantised_model() -> None:
     file.seek(0)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(dense(other)(), dense(dit)())
+
+
+def test_no_checkpoint_is_written_that_cannot_be_loaded(tmp_path) -> None:
+    dit = tiny_dit()
+    quantize_dit(dit)
+    with pytest.raises(UsageError, match=r"model: expected floating-point weights, got torch.int8 in blocks"):
+        save_model(dit, tmp_path / "quantised")
+    assert not list(tmp_path.iterdir())
 
 
 def test_scales_stay_in_float32_when_the_model_is_moved() -> None:

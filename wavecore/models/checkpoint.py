@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from wavecore.errors import CheckpointError
+from wavecore.errors import CheckpointError, UsageError
 from wavecore.models.checkpoint_checks import check_names, check_tensors, move
 from wavecore.models.checkpoint_config import (
     ModelConfig,
@@ -113,9 +113,20 @@ def save_model(model: nn.Module, path: str | os.PathLike[str]) -> list[Path]:
     """Write a `CausalWanDiT`, `WanVAE` or `TAEHV` with its configuration, under original names.
 
     A path ending in .safetensors is one file, any other a folder; see `checkpoint_files.write_tensors`.
+
+    Raises
+    ------
+    UsageError
+        The model is quantised: `load_dit` takes what it was before, and `quantize_dit` quantises it anew.
     """
+    tensors = model.state_dict()
+    quantised = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
+    if quantised:
+        raise UsageError(
+            f"model: expected floating-point weights, got {tensors[quantised[0]].dtype} in {few(quantised)}"
+        )
     config = to_config_file(cast(ModelConfig, model.config), "original")
-    return write_tensors(model.state_dict(), path, config)
+    return write_tensors(tensors, path, config)
 
 
 def convert_checkpoint(
