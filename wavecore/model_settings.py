@@ -50,9 +50,9 @@ class ModelSettings(BaseModel):
         """The model, ready to run."""
         import torch
 
-        from wavecore.loading import load
+        import wavecore
 
-        return load(
+        return wavecore.load(
             self.model,
             recipe=self.recipe,
             checkpoint=self.checkpoint,
