@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavecore.errors import UsageError
-from wavecore.models.stream import State, Stream, run_stream
+from wavecore.models.stream import State, Stream, check_floating, run_stream
 
 BLOCK = 8  # pixels a side
 STRIDE = 4  # frames a latent
@@ -97,6 +97,9 @@ class SpritesVAE(nn.Module):
 
     def encode_step(self, frames: Tensor, state: State) -> tuple[Tensor, State]:
         """Latent [b, c, 1, h / 8, w / 8] of the next 1 (first call) or 4 frames [b, 3, f, h, w]."""
+        if frames.dim() != 5 or frames.shape[1] != 3:
+            raise UsageError(f"frames: expected [b, 3, f, height, width], got {list(frames.shape)}")
+        check_floating("frames", frames)
         expected = STRIDE if state else 1
         if frames.shape[2] != expected:
             raise UsageError(f"frames: expected {expected} in this call, got {frames.shape[2]}")
@@ -121,6 +124,11 @@ class SpritesVAE(nn.Module):
 
     def decode_step(self, latent: Tensor, state: State) -> tuple[Tensor, State]:
         """Next 1 (first call) or 4 frames [b, 3, f, h, w] of one latent [b, c, 1, h / 8, w / 8]."""
+        if latent.dim() != 5 or latent.shape[1:3] != (self.channels, 1):
+            raise UsageError(
+                f"latent: expected [b, {self.channels}, 1, height, width], got {list(latent.shape)}"
+            )
+        check_floating("latent", latent)
         current = latent[:, :, 0].to(self.decoder.weight.dtype)
         frames = self.decode_group(current, state[0] if state else torch.zeros_like(current))
         return frames if state else frames[:, :, -1:], (current,)
@@ -133,6 +141,10 @@ class SpritesVAE(nn.Module):
 
     def decode(self, latents: Tensor) -> Tensor:
         """Video [b, 3, 1 + 4 (n - 1), h, w] of latents [b, c, n, h / 8, w / 8]."""
+        if latents.dim() != 5 or not latents.shape[2]:
+            raise UsageError(
+                f"latents: expected [b, {self.channels}, 1 or more, height, width], got {list(latents.shape)}"
+            )
         return run_stream(self.stream_decoder(), latents.split(1, 2))
 
     def stream_encoder(self) -> Stream:

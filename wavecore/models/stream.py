@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from wavecore.errors import UsageError
+
 # Nested tuples of tensors; the empty tuple is the state before the first input. Steps never change a
 # tensor of a state in place, so a state can be kept, shared and used again.
 State: TypeAlias = tuple[Any, ...]
@@ -85,6 +87,17 @@ class UnitDecoder(Protocol):
 
     def decoder_output(self, x: Tensor) -> Tensor:
         """Frames [b, 3, n, height, width] in [-1, 1] of what the last unit gives."""
+
+
+def check_floating(name: str, tensor: Tensor) -> None:
+    """Refuse numbers that are not floating point: bytes of pixels would be taken for values in [-1, 1].
+
+    Raises
+    ------
+    UsageError
+    """
+    if not tensor.is_floating_point():
+        raise UsageError(f"{name}: expected floating point, got {tensor.dtype}")
 
 
 def run_units(units: Iterable[nn.Module], x: Tensor, states: State) -> tuple[Tensor, State]:

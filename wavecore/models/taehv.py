@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wavecore.errors import UsageError
-from wavecore.models.stream import State, Stream, run_stream, run_units
+from wavecore.models.stream import State, Stream, check_floating, run_stream, run_units
 from wavecore.models.wan_vae_layers import convolve_frames
 
 _FRAMES = 4  # frames of a latent
@@ -182,7 +182,7 @@ class TAEHV(nn.Module):
         Raises
         ------
         UsageError
-            Another number of channels, or a size that 8 does not divide.
+            Another number of channels, a size that 8 does not divide, or bytes.
         """
         if (
             frames.dim() != 5
@@ -194,7 +194,9 @@ class TAEHV(nn.Module):
                 f"frames: expected [b, 3, n, multiple of {_SPATIAL}, multiple of {_SPATIAL}], "
                 f"got {list(frames.shape)}"
             )
-        x = frames.permute(0, 2, 3, 4, 1).to(self._dtype)
+        check_floating("frames", frames)
+        # In one layout, since rounding depends on it.
+        x = frames.permute(0, 2, 3, 4, 1).to(self._dtype).contiguous()
         units: State = ()
         if state:
             held, units = state
@@ -232,6 +234,7 @@ class TAEHV(nn.Module):
             raise UsageError(
                 f"latent: expected [b, {self._channels}, 1, height, width], got {list(latent.shape)}"
             )
+        check_floating("latent", latent)
         x, after = run_units(self.decoder, self.decoder_input(latent), state)
         if not state:
             x = x[:, _FRAMES - 1 :]

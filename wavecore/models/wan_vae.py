@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from wavecore.errors import UsageError
-from wavecore.models.stream import State, Stream, run_stream, run_units
+from wavecore.models.stream import State, Stream, check_floating, run_stream, run_units
 from wavecore.models.wan_vae_layers import (
     AttentionBlock,
     CausalConv,
@@ -228,6 +228,7 @@ class WanVAE(nn.Module):
             raise UsageError(
                 f"latent: expected [b, {self.config.z_dim}, 1, height, width], got {list(latent.shape)}"
             )
+        check_floating("latent", latent)
         x, state = self.decoder(self.decoder_input(latent), state)
         return self.decoder_output(x), state
 
@@ -275,6 +276,7 @@ class WanVAE(nn.Module):
                 f"{name}: expected [b, 3, {frames}, multiple of {factor}, multiple of {factor}], "
                 f"got {list(pixels.shape)}"
             )
+        check_floating(name, pixels)
 
     def stream_encoder(self) -> Stream:
         """Encoder for 1, then `temporal_factor`, `temporal_factor`, ... frames a call; one latent each."""
