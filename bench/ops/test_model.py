@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -106,10 +106,19 @@ def _block(dtype: torch.dtype) -> tuple[CausalWanDiT, SlotState, PageView]:
     return dit, state, _pages(FRAMES_OF_CONTEXT, TOKENS, config, 1, dtype)
 
 
-def _run(dit: CausalWanDiT, state: SlotState, pages: PageView) -> Tensor:
-    """One layer; the state is left as it was."""
+def _run(
+    dit: CausalWanDiT, state: SlotState, pages: PageView, keys: ops.QuantizedKeyPages | None = None
+) -> Tensor:
+    """One layer, with int8 keys where there are pages for them; the state is left as it was."""
     hidden = state.hidden
-    dit.attend(state, 0, dit.project(state, 0, pages), pages)
+    q = dit.project(state, 0, pages)
+    if keys is None:
+        dit.attend(state, 0, q, pages)
+    else:
+        written = pages.write_ids[0]
+        ops.quantize_key_pages(pages.k_pages[0], written, torch.full_like(written, TOKENS), keys)
+        attended = ops.paged_attention_int8(q, keys, pages.v_pages[0], pages.read_table, pages.read_lengths)
+        dit.take_attended(state, 0, cast(Tensor, attended))
     out, state.hidden = state.hidden, hidden
     return out
 
@@ -139,20 +148,25 @@ def _diffusers_block(state: SlotState, pages: PageView, dtype: torch.dtype) -> C
     return run
 
 
-@pytest.mark.parametrize("int8", [False, True], ids=["as it is", "W8A8"])
-def test_wan_block(int8: bool, results: dict[str, Any]) -> None:
+@pytest.mark.parametrize("int8", ["", "w8a8", "w8a8_int8_qk"], ids=["as it is", "W8A8", "W8A8, INT8-QK"])
+def test_wan_block(int8: str, results: dict[str, Any]) -> None:
     """One layer of Wan 1.3B in bfloat16: a latent frame of queries, four of context."""
     with torch.inference_mode():
         dit, state, pages = _block(torch.bfloat16)
         plain = _run(dit, state, pages).float()
+        keys = None
         if int8:
             quantize_dit(dit)
-        error = ((_run(dit, state, pages).float() - plain).norm() / plain.norm()).item()
+        if int8 == "w8a8_int8_qk":
+            keys = ops.empty_key_pages(*pages.k_pages[0].shape)
+            ids, lengths = pages.read_table[0], pages.read_lengths[0]
+            ops.quantize_key_pages(pages.k_pages[0], ids, lengths, keys)
+        error = ((_run(dit, state, pages, keys).float() - plain).norm() / plain.norm()).item()
         assert error <= 0.03
         other = _diffusers_block(state, pages, torch.bfloat16)
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(3):
-            for function, into in zip((lambda: _run(dit, state, pages), other), times, strict=True):
+            for function, into in zip((lambda: _run(dit, state, pages, keys), other), times, strict=True):
                 began = time.thread_time()
                 function()
                 into.append(time.thread_time() - began)
@@ -166,7 +180,7 @@ def test_wan_block(int8: bool, results: dict[str, Any]) -> None:
         "relative_error": error,
     }
     print(f"\n{row}")
-    results["wan_1_3b_block" + ("_w8a8" if int8 else "")] = row
+    results["_".join(("wan_1_3b_block", int8)).rstrip("_")] = row
 
 
 def test_call_overhead(results: dict[str, Any]) -> None:
