@@ -2,7 +2,7 @@
 
 import pytest
 
-from wavecore.rounds import Key, Sequential, sequential
+from wavecore.rounds import Key, Rules, Sequential, sequential
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -46,3 +46,12 @@ def test_end_fixed_inside_a_chunk_finishes_that_chunk():
     rounds.finish()
     assert rounds.chunks == 2
     assert len(list(rounds)) == 4
+
+
+def test_a_kind_of_rounds_that_lacks_a_part_cannot_be_made():
+    class Unfinished(Rules):
+        def rounds_held(self):
+            return 1
+
+    with pytest.raises(TypeError, match="abstract methods"):
+        Unfinished(steps=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +42,7 @@ class CallStream:
     pool: PoolSize
 
 
-class CallPlacement:
+class CallPlacement(ABC):
     """Runs the rounds of one stream's calls, one after the other.
 
     What changes keys and values between two rounds (`cut` and the others below) is in force from the next
@@ -60,10 +61,11 @@ class CallPlacement:
 
     # -- rounds --------------------------------------------------------------------------
 
+    @abstractmethod
     def encode_text(self, features: Tensor) -> TextContext:
         """Condition of text features [1, l, text_dim]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def submit(self, round: Round, texts: Mapping[int, TextContext], clean: Tensor | None = None) -> None:
         """Begin a round.
 
@@ -75,19 +77,18 @@ class CallPlacement:
         clean : Tensor [c, f, h, w], optional
             Input of a store pass that follows no denoising.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def collect(self) -> Tensor | None:
         """Wait until the next round can be decided on; returns the latent that this one completes, if any."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drop_from(self, position: int) -> None:
         """Between two rounds: nothing that is in flight from a position on enters a further one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Give the stream up."""
-        raise NotImplementedError
 
     # -- keys and values -----------------------------------------------------------------
 
@@ -115,8 +116,9 @@ class CallPlacement:
         self.drop_from(0)
         self._edit("keep", *chunks)
 
+    @abstractmethod
     def _edit(self, action: Action, *numbers: int) -> None:
-        raise NotImplementedError
+        """Change the page table."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,7 +16,7 @@ AnchorPosition = Literal["adjacent", "reference", "absolute"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class Rules(ABC):
     """Parameters that, with a round's number, determine the round.
 
     Parameters
@@ -69,17 +70,17 @@ class Rules:
 
     # -- to be given by each kind --------------------------------------------------------
 
+    @abstractmethod
     def round(self, index: int, chunks: int | None = None) -> Round:
         """Round `index` of a stream of `chunks` chunks; None while its end is not known."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rounds_held(self) -> int:
         """Rounds from the one in which a chunk enters to the last one that works on it, both included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settled(self) -> int:
         """Chunks after which every further chunk needs the same context as the one before it."""
-        raise NotImplementedError
 
     def widest(self) -> Rules:
         """Rules whose pages are enough for these: the same, where chunks keep their length."""
