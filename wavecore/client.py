@@ -6,7 +6,7 @@ from wavecore.client import Client
 with Client("http://127.0.0.1:7860") as client:
     client.start("a red ball rolling left over grass")
     for frame in client:  # frame.image uint8 [h, w, 3], frame.position, frame.version, frame.pts
-        if frame.position == 8:
+        if (frame.position, frame.header.frame) == (8, 0):  # a position has several frames
             client.update("a blue star flying up")
 ```
 """
