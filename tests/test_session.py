@@ -303,3 +303,43 @@ def test_a_model_runs_in_half_precision(pipe):
         assert frames_of(session).shape == (13, 32, 64, 3)
     source = np.random.default_rng(0).integers(0, 256, (9, 32, 64, 3), dtype=np.uint8)
     assert frames_of(half.restyle(source, "a red ball")).shape == source.shape
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_threads_share_the_groups_of_a_stream_out(pipe, rounds):
+    expected = frames_of(pipe.session("a red ball", num_frames=81, rounds=rounds, steps=2))
+    taken, failed = {}, []
+
+    def take(session):
+        try:
+            for group in session:
+                taken[group.index] = group.frames
+        except Exception as error:
+            failed.append(error)
+
+    with pipe.session("a red ball", num_frames=81, rounds=rounds, steps=2) as session:
+        threads = [threading.Thread(target=take, args=(session,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert np.array_equal(np.concatenate([taken[index] for index in sorted(taken)]), expected)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_a_stream_that_another_thread_closes_ends(pipe, rounds):
+    for after in range(1, 5):
+        session = pipe.session("a red ball", rounds=rounds, steps=2)
+        reached = threading.Event()
+
+        def close(session=session, reached=reached):
+            reached.wait()
+            session.close()
+
+        closing = threading.Thread(target=close)
+        closing.start()
+        for group in session:  # endless, but for the thread
+            if group.index == after:
+                reached.set()
+        closing.join()

@@ -91,9 +91,9 @@ class ReplicaSession(Session):
         stream = self._stream
         while stream.wants_chunk:
             self._enter()
-        taken = stream.take(until=lambda: self._decoding.ready)
+        taken = stream.take(until=lambda: self._closed or self._decoding.ready)
         if taken is None:
-            return not stream.over
+            return not (stream.over or self._closed)
         chunk, latents = taken
         self.in_flight -= 1
         self._decode(chunk, latents)
@@ -116,7 +116,7 @@ class ReplicaSession(Session):
         source, levels = self._handoff.entrance(chunk) or (None, None)
         self._stream.enter(self._conditions, context, source, levels)
 
-    def _frames_arrived(self) -> None:
+    def _wake(self) -> None:
         self._replicas.wake()
 
     def close(self) -> None:

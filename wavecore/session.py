@@ -90,8 +90,8 @@ class _Complete(NamedTuple):
 class Session:
     """One stream. Iterate for its frame groups; `update` may be called at any time, from any thread.
 
-    A chunk follows the latest prompt at the moment it enters the first stage. Made by
-    `Pipeline.session` and `Pipeline.restyle`.
+    A chunk follows the latest prompt at the moment it enters the first stage. Threads that iterate share the
+    groups out. Made by `Pipeline.session` and `Pipeline.restyle`.
 
     Parameters
     ----------
@@ -164,6 +164,7 @@ class Session:
         self.model = model
         self.trace = Trace() if trace is None else trace
         self.fps = fps
+        self._making = threading.RLock()  # held while a group is made: a source may close the session
         self._updates = threading.Lock()  # held by `update` alone: the stream goes on while a text is encoded
         self._rules, self._levels = rules, levels
         self._stride = model.vae.temporal_factor
@@ -208,7 +209,7 @@ class Session:
             from wavecore.placement.decode import start_decoders
 
             vae: Any = model.vae  # checked there: one that can be cut
-            pipeline = start_decoders(vae, latent_size, decoders, self._frames_arrived)
+            pipeline = start_decoders(vae, latent_size, decoders, self._wake)
             self._decoding = WorkerDecoding(pipeline, decoders.workers, self.trace)
         elif codec is not None and (decoder := codec.remote_decoder()) is not None:
             self._decoding = WorkerDecoding(decoder, 1, self.trace)
@@ -241,19 +242,22 @@ class Session:
         return self
 
     def __next__(self) -> FrameGroup:
-        while not self._ready:
-            if not self._advance() and not self._deliver(wait=True):
-                raise StopIteration
-            self._deliver(wait=False)
-        return self._ready.popleft()
+        with self._making:
+            while not self._ready:
+                if not self._advance() and not self._deliver(wait=True):
+                    raise StopIteration
+                self._deliver(wait=False)
+            return self._ready.popleft()
 
     def close(self) -> None:
-        """Give up the stream's memory; what was not taken yet is lost."""
+        """Give up the stream's memory, once no thread makes a group; what was not taken yet is lost."""
         self._closed = True
-        self._ready.clear()
-        self._of_chunk.clear()
-        self._decoding.close()
-        self._placement.close()
+        self._wake()
+        with self._making:
+            self._ready.clear()
+            self._of_chunk.clear()
+            self._decoding.close()
+            self._placement.close()
 
     def __enter__(self) -> Session:
         return self
@@ -374,8 +378,8 @@ class Session:
             delivered, wait = True, False
         return delivered
 
-    def _frames_arrived(self) -> None:
-        """Frames have come from a process that decodes; called from a thread."""
+    def _wake(self) -> None:
+        """Frames have come from a process that decodes, or none are wanted any more; from any thread."""
 
     # -- helpers -------------------------------------------------------------------------
 
