@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -147,6 +148,8 @@ class SpeculativeSession:
         if self._real:
             self._thread = threading.Thread(target=self._run, name="wavecore-control", daemon=True)
             self._thread.start()
+            # An interpreter that ends while a thread is within PyTorch aborts.
+            atexit.register(self.close)
 
     # -- for the user --------------------------------------------------------------------
 
@@ -218,14 +221,14 @@ class SpeculativeSession:
         WavecoreError
             Calls failed too often.
         """
-        if self._real:
-            with self._arrived:
+        with self._arrived:
+            if self._real:
                 self._arrived.wait_for(lambda: self._ready or self._over)
-        else:
-            while not self._ready and not self._runner.controller.closed:
-                self._runner.step()
-        if self._ready:
-            return self._ready.popleft()
+            else:
+                while not self._ready and not self._runner.controller.closed:
+                    self._runner.step()
+            if self._ready:
+                return self._ready.popleft()
         if self._error is not None:
             raise self._error
         if self._ended not in ("", "closed"):
@@ -237,11 +240,13 @@ class SpeculativeSession:
 
         A call that is under way is waited for, `job_timeout` seconds at most.
         """
+        atexit.unregister(self.close)
         self._runner.close()
         if self._real:
             self._thread.join()
         else:
-            self._runner.run()
+            with self._arrived:  # no thread that iterates takes a step any more
+                self._runner.run()
         self._over = True
         self._ready.clear()
         if not self._worker.close():

@@ -226,6 +226,13 @@ def test_a_rank_that_is_killed_before_it_has_come_is_named_at_once():
         end_ranks([process])
 
 
+def test_a_ring_that_nobody_closed_leaves_no_thread_within_its_library_at_exit():
+    ring = ring_of(tiny_dit(layers=2), 2)
+    assert ring._receiver.is_alive() and ring._finalizer.atexit
+    ring._finalizer()  # what the interpreter does first
+    assert not ring._receiver.is_alive() and ring._processes[0].poll() is not None
+
+
 def test_ranks_end_with_the_process_that_started_them():
     ring = ring_of(tiny_dit(layers=2), 2)
     child = psutil.Process(ring._processes[0].pid)

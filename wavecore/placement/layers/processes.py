@@ -73,8 +73,11 @@ def wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], join: Callable[
     raise WavecoreError(f"ring: {fault}")
 
 
-def end_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what is still there and wait for it."""
+def end_ranks(processes: Sequence[subprocess.Popen[bytes]], threads: Sequence[threading.Thread] = ()) -> None:
+    """End what is still there and wait for it, and for threads here that receive from it.
+
+    An interpreter that ends while such a thread comes back from a library that waited aborts.
+    """
     for process in processes:
         if process.poll() is None:
             process.kill()
@@ -82,6 +85,9 @@ def end_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
         if process.stdin is not None:
             process.stdin.close()
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(_END_SECONDS)
 
 
 def fault_of(processes: Sequence[subprocess.Popen[bytes]]) -> str | None:

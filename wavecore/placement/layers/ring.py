@@ -128,7 +128,8 @@ class Ring:
         self._split: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._closed = False
-        self._finalizer = weakref.finalize(self, end_ranks, self._processes)
+        self._threads: list[threading.Thread] = []
+        self._finalizer = weakref.finalize(self, end_ranks, self._processes, self._threads)
         channel = self._join(cores)
         self._rank = Rank(channel, Shard(dit, 0, ends[0]), ends)
         elsewhere = sorted({encode_on, decode_on} - {0}) if vae is not None else []
@@ -139,8 +140,10 @@ class Ring:
                     dit.layer(layer).to("meta")
             self._receiver = threading.Thread(target=self._receive, daemon=True)
             self._receiver.start()
+            self._threads.append(self._receiver)
         why = partial(lost, self._processes)
         self._codecs = {rank: CodecClient(channel.beside(), rank, why) for rank in elsewhere}
+        self._threads += [codec.thread for codec in self._codecs.values()]
         self.vae = None if vae is None else RingVAE(vae, self._codecs, encode_on, decode_on)
 
     # -- start and end -------------------------------------------------------------------
