@@ -200,8 +200,14 @@ def test_restyle_needs_its_arguments() -> None:
             "--rounds: expected stream_batch with placement layers",
         ),
         ({"rounds": "wavefront", "realtime": True}, "--rounds: expected stream_batch for a live source"),
-        ({"input": "-"}, "INPUT: expected a path with source file, got -"),
-        ({"source": "pipe"}, r"INPUT: expected - \(standard input\) with source pipe, got clip.mp4"),
+        (
+            {"input": "-"},
+            r"INPUT: expected a path, or - \(standard input\) with source pipe, got - with source file",
+        ),
+        (
+            {"source": "pipe"},
+            "INPUT: expected a path, or - .* with source pipe, got clip.mp4 with source pipe",
+        ),
         ({"latency": "0.5"}, "--latency: expected only with a live source"),
         ({"timeout": "10"}, "--timeout: expected only with a live source"),
         ({"noise_span": "0.1"}, "--noise-span: expected only with noise motion or compatible, got fixed"),

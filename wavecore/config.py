@@ -273,8 +273,8 @@ class RestyleSettings(RunSettings):
         if self.raw_size is not None and self.source not in ("pipe", "tcp"):
             raise fault(f"expected only with source pipe or tcp, got source {self.source}", "raw_size")
         if (self.source == "pipe") != (str(self.input) == "-"):
-            pipe, other = "- (standard input) with source pipe", f"a path with source {self.source}"
-            raise fault(f"expected {pipe if self.source == 'pipe' else other}, got {self.input}", "input")
+            expected = "a path, or - (standard input) with source pipe"
+            raise fault(f"expected {expected}, got {self.input} with source {self.source}", "input")
         for name in ("latency", "timeout"):
             if name in self.model_fields_set and not self.live:
                 raise fault("expected only with a live source, by --source or --realtime, got a file", name)

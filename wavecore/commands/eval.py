@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import Command, json_option
+from wavecore.commands.options import Command, json_option, refuse_others
 from wavecore.errors import UsageError
 from wavecore.rounds import RoundsKind
 
@@ -48,8 +48,10 @@ def command(
     if source is not None or edited is not None:
         if source is None or edited is None:
             raise UsageError("--source, --edited: expected both, got one")
+        refuse_others("with --source and --edited", "source", "edited", "size")
         _compare(source, edited, size, json_output)
         return
+    refuse_others("without --source and --edited", "model", "steps", "rounds", "seed")
     if rounds not in _ROUNDS:
         raise UsageError(f"--rounds: expected one of {', '.join(_ROUNDS)}, got {rounds!r}")
     import wavecore

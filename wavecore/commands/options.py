@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -32,6 +33,22 @@ class Command(click.Command):
                 raise
             labels = [label(name, ctx.params, ctx.params.get("config")) for name in names]
             raise type(error)(f"{', '.join(labels)}: {said}") from None
+
+
+def refuse_others(why: str, *names: str) -> None:
+    """Refuse flags that were typed and have no effect; those of `names` have one.
+
+    Raises
+    ------
+    UsageError
+        Names the flag, and `why` it has none.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and isinstance(parameter, click.Option) and name not in (*names, "json_output"):
+            raise UsageError(f"{parameter.opts[0]}: expected none {why}")
 
 
 json_option = click.option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import Command, json_option
+from wavecore.commands.options import Command, json_option, refuse_others
 from wavecore.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -68,8 +68,10 @@ _number = click.FloatRange(min=0)
 def command(json_output: bool, laws: bool, plots: str | None, events: str | None, **flags: Any) -> None:
     """Run the speculative controller in virtual time, beside a fixed-chunk reference."""
     if laws:
+        refuse_others("with --laws", "laws", "arrivals", "seed")
         _laws(flags["arrivals"], flags["seed"], json_output)
         return
+    _refuse_unused(flags)
     scenario = _scenario(flags)
     _arrivals(flags, scenario)  # a wrong value is found before the output is opened
     if plots is not None:
@@ -97,6 +99,19 @@ def command(json_output: bool, laws: bool, plots: str | None, events: str | None
         "fixed_chunk": fixed_chunk.summary(),
     }
     report(result, _text(controller, fixed_chunk), json_output)
+
+
+def _refuse_unused(flags: dict[str, Any]) -> None:
+    """Refuse what only another process, adapter or order of a call has."""
+    for name, needed, there in (
+        ("rate", "--process poisson", flags["process"] == "poisson"),
+        ("probability", "--process geometric", flags["process"] == "geometric"),
+        ("overlap", "--adapter keyframes", flags["adapter"] == "keyframes"),
+        ("steps", "--chunk-latents", flags["chunk_latents"] is not None),
+    ):
+        if not there:
+            others = click.get_current_context().params.keys() - {name}
+            refuse_others(f"without {needed}", *others)
 
 
 def _scenario(flags: dict[str, Any]) -> Scenario:

@@ -10,10 +10,17 @@ from typing import Any
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import Command, json_option
+from wavecore.commands.options import Command, json_option, refuse_others
 from wavecore.errors import UsageError
 
-_STAGES = ("all", "codec", "denoiser", "export", "bidirectional")
+_USED = {  # by each stage, beside what all of them take
+    "all": ("codec_minutes", "minutes", "start"),
+    "codec": ("codec_minutes", "start"),
+    "denoiser": ("minutes", "start"),
+    "export": (),
+    "bidirectional": ("minutes", "start"),
+}
+_STAGES = tuple(_USED)
 
 
 @click.command("train", cls=Command)
@@ -63,6 +70,7 @@ def command(
         raise UsageError(f'MODEL: expected "sprites", got {model!r}')
     if stage not in _STAGES:
         raise UsageError(f"--stage: expected one of {', '.join(_STAGES)}, got {stage!r}")
+    refuse_others(f"with --stage {stage}", "folder", "stage", "seed", *_USED[stage])
     for flag, value in (("--minutes", minutes), ("--codec-minutes", codec_minutes)):
         if not 0 < value < float("inf"):
             raise UsageError(f"{flag}: expected a number above 0, got {value}")

@@ -77,12 +77,12 @@ class Sessions:
         try:
             cost = await asyncio.to_thread(self._load)
         except WavecoreError as error:
-            self.failure = str(error)
-            _log.error("model: %s", error)
+            self.failure = f"the model cannot be loaded: {error}"
+            _log.error("%s", self.failure)
             return
         except Exception:
-            self.failure = "the model could not be loaded"
-            _log.exception("model: could not be loaded")
+            self.failure = "the model cannot be loaded"
+            _log.exception("%s", self.failure)
             return
         self.admission = Admission(cost, settings.latency_objective, settings.slots)
         _log.info(
@@ -128,7 +128,7 @@ class Sessions:
             busy or not_ready, with a time to retry after.
         """
         if self.failure is not None:
-            raise ProtocolError("failed", f"model: {self.failure}", retry_after=_FAILED_SECONDS)
+            raise ProtocolError("failed", self.failure, retry_after=_FAILED_SECONDS)
         if self.admission is None:
             raise ProtocolError("not_ready", "model: being loaded", retry_after=1.0)
         refusal = self.admission.refusal(self.active)
