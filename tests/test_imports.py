@@ -21,6 +21,7 @@ LAYERS = [
     {"session"},
     {"replica_session"},
     {"interactive"},
+    {"session_options"},
     {"pipeline", "live"},
     {"loading"},
     {"train", "serve"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -23,11 +23,6 @@ from wavecore.rounds import (
     NoiseLevel,
     RoundsKind,
     Rules,
-    Sequential,
-    StreamBatch,
-    Wavefront,
-    nearest_levels,
-    warped_levels,
 )
 from wavecore.session import Session
 from wavecore.trace import Trace
@@ -35,11 +30,13 @@ from wavecore.trace import Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
+    from typing_extensions import Unpack
 
     from wavecore.placement.decode import DecodeOptions
     from wavecore.placement.device import SharedDevice
     from wavecore.placement.replicas import ReplicaOptions, Replicas
     from wavecore.placement.sequence import SequenceMode
+    from wavecore.session_options import SessionOptions
 
 OutputType = Literal["np", "pil", "pt", "latent"]
 
@@ -77,6 +74,21 @@ class Pipeline:
     def fps(self) -> float:
         """Frames a second the model was trained at."""
         return self.model.defaults.fps
+
+    @overload
+    def session(
+        self, prompt: str, *, control: Literal["free"] = "free", **options: Unpack[SessionOptions]
+    ) -> Session: ...
+
+    @overload
+    def session(
+        self, prompt: str, *, control: Literal["speculative"], **options: Unpack[SessionOptions]
+    ) -> SpeculativeSession: ...
+
+    @overload
+    def session(
+        self, prompt: str, *, control: Literal["free", "speculative"], **options: Unpack[SessionOptions]
+    ) -> Session | SpeculativeSession: ...
 
     def session(
         self,
@@ -344,38 +356,12 @@ class Pipeline:
         return PipelineOutput(scaled)
 
     def rules(self, rounds: RoundsKind | None, steps: int) -> Rules:
-        """Rounds as the model was trained to stream."""
-        whole("steps", steps, 1)
-        defaults = self.model.defaults
-        rounds = defaults.rounds if rounds is None else rounds
-        choice("rounds", rounds, get_args(RoundsKind))
-        shared: dict[str, Any] = {
-            "steps": steps,
-            "chunk_frames": defaults.chunk_frames,
-            "first_chunk_frames": defaults.first_chunk_frames,
-            "anchor_chunks": defaults.anchor_chunks,
-        }
-        if rounds == "stream_batch":
-            return StreamBatch(**shared, history=defaults.stream_history)
-        shared["store_history"] = defaults.store_history
-        if rounds == "sequential":
-            return Sequential(**shared, history=defaults.sequential_history)
-        return Wavefront(**shared, history=defaults.history)
+        """Rounds as the model was trained to stream; see `StreamDefaults.rules`."""
+        return self.model.defaults.rules(rounds, steps)
 
     def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:
-        """Noise level of each stage.
-
-        Evenly spaced raw timesteps from `strength` down, shifted; or, of a model that was distilled
-        to a list of timesteps, the first of that list, whatever the strength.
-        """
-        whole("steps", steps, 1)
-        shift, distilled = self.model.defaults.shift, self.model.defaults.timesteps
-        if distilled is not None:
-            if steps > len(distilled):
-                raise UsageError(f"steps: expected at most {len(distilled)} with this model, got {steps}")
-            return nearest_levels(distilled[:steps], shift)
-        first = 1000 * strength / (shift - (shift - 1) * strength)  # the shift, solved for the raw step
-        return warped_levels([first * (steps - i) / steps for i in range(steps)], shift)
+        """Noise level of each stage; see `StreamDefaults.levels`."""
+        return self.model.defaults.levels(steps, strength)
 
     def _causal(self, use: str) -> None:
         if self.model.defaults.joint_latents is not None:

@@ -20,7 +20,7 @@ def stream(prompt: str) -> list[NDArray[np.uint8]]:
     assert_type(pipe, Pipeline)
     frames = []
     with pipe.session(prompt, seconds=1) as session:
-        session.update("a blue star")
+        assert_type(session.update("a blue star"), int)
         for group in session:
             assert_type(group, FrameGroup)
             frames.append(group.frames)
@@ -29,8 +29,7 @@ def stream(prompt: str) -> list[NDArray[np.uint8]]:
 
 def speculate(pipe: Pipeline) -> None:
     with pipe.session("a red ball", control="speculative") as session:
-        assert_type(session, Session | SpeculativeSession)
-        assert isinstance(session, SpeculativeSession)
+        assert_type(session, SpeculativeSession)
         assert_type(session.update("a blue star"), Ticket)
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from wavecore.arguments import choice, whole
+from wavecore.errors import UsageError
 from wavecore.models.dit import CausalWanDiT
 from wavecore.models.stream import StreamingVAE
-
-if TYPE_CHECKING:
-    from wavecore.rounds import RoundsKind
+from wavecore.rounds import (
+    NoiseLevel,
+    RoundsKind,
+    Rules,
+    Sequential,
+    StreamBatch,
+    Wavefront,
+    nearest_levels,
+    warped_levels,
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,49 @@ class StreamDefaults:
     noise_scale: float = 0.2
     rounds: RoundsKind = "wavefront"
     timesteps: tuple[float, ...] | None = None
+
+    def rules(self, rounds: RoundsKind | None, steps: int) -> Rules:
+        """Rounds as the model was trained to stream.
+
+        Parameters
+        ----------
+        rounds : "wavefront", "sequential", "stream_batch" or None
+            Their kind; the one that the model was distilled for when None.
+        steps : int
+            Denoising steps.
+        """
+        whole("steps", steps, 1)
+        rounds = self.rounds if rounds is None else rounds
+        choice("rounds", rounds, get_args(RoundsKind))
+        shared: dict[str, Any] = {
+            "steps": steps,
+            "chunk_frames": self.chunk_frames,
+            "first_chunk_frames": self.first_chunk_frames,
+            "anchor_chunks": self.anchor_chunks,
+        }
+        if rounds == "stream_batch":
+            return StreamBatch(**shared, history=self.stream_history)
+        shared["store_history"] = self.store_history
+        if rounds == "sequential":
+            return Sequential(**shared, history=self.sequential_history)
+        return Wavefront(**shared, history=self.history)
+
+    def levels(self, steps: int, strength: float = 1.0) -> tuple[NoiseLevel, ...]:
+        """Noise level of each stage.
+
+        Evenly spaced raw timesteps from `strength` down, shifted; or, of a model that was distilled
+        to a list of timesteps, the first of that list, whatever the strength.
+        """
+        whole("steps", steps, 1)
+        if self.timesteps is not None:
+            if steps > len(self.timesteps):
+                raise UsageError(
+                    f"steps: expected at most {len(self.timesteps)} with this model, got {steps}"
+                )
+            return nearest_levels(self.timesteps[:steps], self.shift)
+        # The shift, solved for the raw step.
+        first = 1000 * strength / (self.shift - (self.shift - 1) * strength)
+        return warped_levels([first * (steps - i) / steps for i in range(steps)], self.shift)
 
 
 @dataclass(frozen=True)
