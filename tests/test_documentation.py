@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -91,3 +92,32 @@ def test_links_lead_somewhere(page):
         if heading:
             titles = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
             assert heading in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def exists(name):
+    """Whether a dotted name is a module or something in one; fields of classes count."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("wavecore"):
+                return True  # a module for which a package is missing here
+            continue
+        for part in parts[count:]:
+            if part in getattr(found, "__annotations__", {}):
+                return True
+            found = getattr(found, part, None)
+        return found is not None
+    return False
+
+
+def test_names_in_backticks_exist():
+    files = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "wavecore").rglob("*.py"))]
+    named = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in files
+        for name in re.findall(r"`(wavecore(?:\.\w+)+)(?:\(.*?\))?`", path.read_text("utf-8"))
+    }
+    assert len(named) > 50
+    assert [place for place in sorted(named) if not exists(place[1])] == []
