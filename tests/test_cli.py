@@ -281,6 +281,13 @@ def test_error_with_json(pipe: FakePipeline, capsys: Captured) -> None:
     assert json.loads(captured.out) == {"error": "--steps: expected at least 1, got '0'", "exit_code": 2}
 
 
+def test_a_size_that_memory_has_no_room_for_is_one_line(
+    pipe: FakePipeline, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe, "session", lambda *_, **__: torch.empty(2**60))
+    refused(["generate", "a", "--size", "999968x999968"], 1, "out of memory: a smaller size", capsys)
+
+
 def test_failing_model_leaves_nothing(pipe: FakePipeline) -> None:
     pipe.fail_at = 3
     with pytest.raises(RuntimeError, match="the model failed"):

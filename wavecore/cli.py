@@ -34,6 +34,9 @@ _COMMANDS = {
 }
 
 
+_NO_MEMORY = "out of memory: a smaller size, or fewer devices or decoders, need less"
+
+
 class Commands(click.Group):
     """Commands by name, imported at first use; an unknown one suggests the nearest."""
 
@@ -97,16 +100,25 @@ def run(arguments: Sequence[str]) -> int:
     except WavecoreError as error:
         message, code = str(error), error.exit_code
     except MemoryError:
-        message, code = "out of memory", 1
+        message, code = _NO_MEMORY, 1
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         message, code = f"{place}{error.strerror or error}", 1
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+        message, code = _NO_MEMORY, 1
     message = " ".join(message.split())
     print(f"wavecore: {message}", file=sys.stderr)
     if "--json" in arguments and code != 130:  # an interrupted command has reported what it made
         with suppress(OSError):  # standard output may be what cannot be written
             print(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False), flush=True)
     return code
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch could not have memory: a type of its own on a GPU, and a message on the CPU."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _usage_message(error: click.UsageError) -> str:
