@@ -138,6 +138,7 @@ class Client:
         self.errors: list[protocol.Error] = []
         self.ended: str | None = None
         self.close_code: int | None = None
+        self._left = False
         self._token, self._decode = token, decode
         self._decoder: Any = None
         self._ids = itertools.count(1)
@@ -243,6 +244,7 @@ class Client:
 
     def close(self) -> None:
         """Leave; the server keeps the session for a while, unless it was stopped."""
+        self._left = True
         self._context.close()
         self._reader.join(_TIMEOUT)
 
@@ -255,7 +257,13 @@ class Client:
     # -- frames --------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[ClientFrame]:
-        """Hand frames out when they are due, until the session ends."""
+        """Hand frames out when they are due, until the session ends or is left.
+
+        Raises
+        ------
+        WavecoreError
+            The connection was lost: `attach` goes on with the session, with another client.
+        """
         while (header := self._frames.get()) is not None:
             wait = header.due - self.now()
             if wait > 0:
@@ -266,6 +274,9 @@ class Client:
             with suppress(WavecoreError):  # what came before the end is handed out all the same
                 self.send(ack)
             yield ClientFrame(header, image, shown)
+        self._frames.put(None)  # for whoever iterates again
+        if self.ended is None and not self._left:
+            raise WavecoreError(f"connection lost ({self.close_code}), expected the session to end before")
 
     def now(self) -> float:
         """The server's clock as reckoned here, in seconds."""

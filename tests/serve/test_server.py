@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import random
+import socket
 import time
 
 import av
@@ -215,6 +216,26 @@ def junk(rng):
             lambda: encode({"type": "start", "id": 1, "protocol": 1, "prompt": "a second start"}),
         ]
     )()
+
+
+def test_a_viewer_tells_a_lost_connection_from_the_end_of_a_stream(server):
+    with Client(server.url) as client:
+        client.start("first")
+        assert frames(client, 5)
+        client._socket.socket.shutdown(socket.SHUT_RDWR)
+        for _ in range(2):  # neither ends as if all had come, nor waits for ever
+            with pytest.raises(WavecoreError, match="connection lost"):
+                list(client)
+    with Client(server.url) as client:
+        client.start("first")
+        client.stop()
+        list(client)
+        assert (list(client), client.ended) == ([], "stopped")
+    client = Client(server.url)
+    client.start("first")
+    client.close()
+    list(client)
+    assert list(client) == []
 
 
 def test_five_hundred_bad_messages_have_one_error_each(server, caplog):
