@@ -12,6 +12,7 @@ from wavecore.restyling import Restyling
 from wavecore.rounds import NoiseLevel, Rules
 from wavecore.session import Session
 from wavecore.trace import Trace
+from wavecore.transfer import upload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,7 +97,7 @@ class ReplicaSession(Session):
             return not (stream.over or self._closed)
         chunk, latents = taken
         self.in_flight -= 1
-        self._decode(chunk, latents)
+        self._decode(chunk, upload(latents, self.model.device))
         self._of_chunk = {later: prompt for later, prompt in self._of_chunk.items() if later > chunk}
         return True
 

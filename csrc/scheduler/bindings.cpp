@@ -134,6 +134,8 @@ void bind_scheduler(py::module_& module) {
            "to, stride, bytes). The `last` one of a tick gives the credits back.")
       .def("acquire", &Scheduler::acquire, Unlocked(), py::arg("layer"),
            "Before a layer's own pages are written: wait until older copies of them are over.")
+      .def("claim", &Scheduler::claim, Unlocked(), py::arg("layer"),
+           "Before `publish`, where somebody else makes the copies: wait until the pages there may be written.")
       .def("publish", &Scheduler::publish, Unlocked(), py::arg("layer"), "After they are written: send them.")
       .def("drain", &Scheduler::drain, Unlocked(), py::arg("layer"), "Wait until the copies of this tick are over.")
       .def("gate", &Scheduler::gate, Unlocked(), py::arg("layer"), "Before attention: wait for what it reads.")

@@ -137,6 +137,14 @@ void Scheduler::acquire(int layer) {
   }
 }
 
+void Scheduler::claim(int layer) {
+  check(layer);
+  for (const OutgoingRound& round : outgoing_) {
+    Edge& edge = *edges_[size_t(round.edge)];
+    wait_in_compute(round.edge, layer, tick_ - uint32_t(options_.generations), edge.flag(edge.credit, layer), "to read");
+  }
+}
+
 void Scheduler::publish(int layer) {
   check(layer);
   for (const OutgoingRound& round : outgoing_) {

@@ -81,6 +81,8 @@ class Scheduler {
   void begin(uint32_t tick, std::vector<OutgoingRound> outgoing, std::vector<IncomingRound> incoming, bool last = true);
   // Before a layer's own pages are written: waits until the copies of tick T - G out of them are over.
   void acquire(int layer);
+  // Waits until the readers' credit is there: for copies that are made before `publish`, by somebody else.
+  void claim(int layer);
   // After they are written: sends them on, as soon as the readers' credit is there.
   void publish(int layer);
   // Waits until the copies of this tick are over: for an exchange that nothing overlaps.

@@ -124,6 +124,23 @@ std::string error_of(const std::function<void()>& call) {
   return "no error";
 }
 
+// Copies that somebody else makes wait for the readers of two ticks before.
+void claims_wait_for_credit() {
+  auto driver = std::make_shared<HostDriver>(HostDriver::Options{});
+  auto* memory = static_cast<char*>(driver->allocate(4096));
+  Scheduler scheduler(driver, {1, 2, 0.3, false});
+  int edge = scheduler.add_outgoing("stage 1", memory, memory + kFlagBytes);
+  auto claim = [&](uint32_t tick) {
+    scheduler.begin(tick, {{edge, {}}}, {});
+    return error_of([&] { scheduler.claim(0); });
+  };
+  expect(claim(2) == "no error", "nobody has read anything yet");
+  driver->set_value(memory + kFlagBytes, 1);
+  expect(claim(3) == "no error", "tick 1 was read");
+  std::string said = claim(4);
+  expect(said == "expected stage 1 to read layer 0 of tick 2 within 0.3 s, it did not", "tick 2 was not", said);
+}
+
 // What would read or write memory that is not there, or watch without a pause.
 void wrong_arguments() {
   auto driver = std::make_shared<HostDriver>(HostDriver::Options{});
@@ -145,7 +162,8 @@ void wrong_arguments() {
   for (int edge : {-1, out, 2})
     expect(error_of([&] { scheduler.begin(1, {}, {{edge, {}}}); }) ==
                "edge: expected an incoming one of the 2 added, got " + std::to_string(edge), "incoming edge");
-  for (auto step : {&Scheduler::acquire, &Scheduler::publish, &Scheduler::drain, &Scheduler::gate, &Scheduler::attended})
+  for (auto step : {&Scheduler::acquire, &Scheduler::claim, &Scheduler::publish, &Scheduler::drain, &Scheduler::gate,
+                    &Scheduler::attended})
     for (int layer : {-1, 2})
       expect(error_of([&] { (scheduler.*step)(layer); }) == "layer: expected one from 0 to 1, got " + std::to_string(layer),
              "layer");
@@ -364,6 +382,7 @@ int main(int count, char** arguments) {
     memory_between_processes();  // forks: before there are threads
     host_waves();
     waits_end();
+    claims_wait_for_credit();
     wrong_arguments();
     streams_and_devices(arguments[1]);
     device_waves(arguments[1]);

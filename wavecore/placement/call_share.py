@@ -68,7 +68,7 @@ class CallShare:
 
     def text(self, message: protocol.Text) -> None:
         """A condition."""
-        self._texts[message.version] = TextContext(message.keys, message.values)
+        self._texts[message.version] = self._runner.text(message)
 
     def round(self, plan: protocol.Plan, tick: int) -> None:
         """Go through a round."""

@@ -7,7 +7,7 @@ import os
 import pickle
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -62,11 +62,12 @@ class Setup:
     core: int | None
     spin_us: float
     link_bytes_per_us: float
+    device: str | None
 
 
 @dataclass(frozen=True)
 class Hello:
-    """From a rank, in reply: who it is, and how others reach its memory."""
+    """From a rank, in reply: who it is, how others reach its memory, and each that sends here its pages."""
 
     rank: int
     pid: int
@@ -74,6 +75,7 @@ class Hello:
     checksum: str
     handle: bytes
     port: int
+    pages: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Peers:
     handles: Sequence[bytes]
     host: str
     port: int
+    pages: Mapping[int, bytes]
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,11 @@ class Text:
     version: int
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(version: int, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Text:
+        """A condition from any device."""
+        return Text(version, tuple(key.cpu() for key in keys), tuple(value.cpu() for value in values))
 
 
 @dataclass(frozen=True)

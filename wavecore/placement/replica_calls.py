@@ -21,6 +21,7 @@ from wavecore.placement.replica_options import ReplicaOptions
 from wavecore.placement.replicas import Replicas
 from wavecore.rounds import Round, Wavefront
 from wavecore.trace import Trace
+from wavecore.transfer import upload
 
 _TEXTS = 8  # conditions that the ranks keep
 _FIRST_TICK = 1  # that of round 0, since the ranks have no other stream
@@ -69,6 +70,7 @@ class ReplicaCalls(CallPlacement):
             PoolSize(pool.pages + late, pool.unroped_pages),
         )
         self._dit, self._steps = dit, rules.steps
+        self._device = dit.patch_embedding.weight.device
         self._edits: list[Edit] = []
         self._texts: OrderedDict[int, TextContext] = OrderedDict()  # by version, that used last at the end
         self._versions = 0
@@ -96,7 +98,7 @@ class ReplicaCalls(CallPlacement):
         else:
             store = replicas.map.rank(self._steps, _FIRST_TICK + self._index)
             replicas._tell(plan, *(rank for rank in range(replicas.map.ranks) if rank != store))
-            replicas._tell(replace(plan, clean=clean.numpy()), store)
+            replicas._tell(replace(plan, clean=clean.cpu().numpy()), store)
 
     def collect(self) -> Tensor | None:
         """See `CallPlacement.collect`."""
@@ -107,7 +109,7 @@ class ReplicaCalls(CallPlacement):
                 replicas._lock.wait(1.0)
             latent = replicas.over[self._index]
             replicas.over.clear()  # with those of rounds that nobody asked for
-        return None if latent is None else torch.from_numpy(latent)
+        return None if latent is None else upload(torch.from_numpy(latent), self._device)
 
     def drop_from(self, position: int) -> None:
         """See `CallPlacement.drop_from`: what was handed on is taken, and dropped where no slot wants it."""
@@ -125,7 +127,7 @@ class ReplicaCalls(CallPlacement):
         if version is None:
             version = self._versions = self._versions + 1
             self._texts[version] = text
-            self._replicas._tell_all(protocol.Text(version, text.keys, text.values))
+            self._replicas._tell_all(protocol.Text.of(version, text.keys, text.values))
         self._texts.move_to_end(version)
         return version
 

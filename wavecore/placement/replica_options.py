@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
+
 from wavecore import __version__
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import protocol
@@ -45,6 +47,10 @@ class ReplicaOptions:
     launch : "fork" or "torchrun"
         Who starts the ranks: this library, on this machine; or `torchrun`, on any, in which case this is
         its rank 0 and the others run `wavecore.placement.ranks.serve_rank`.
+    devices : sequence of str, optional
+        Where ranks compute, in turn, such as ("cuda:0", "cuda:1"); each holds a full model. Pages are shared
+        between devices of one machine then, in mode "paged". When left out: the CPU, or for a model on a GPU
+        all GPUs of the machine.
     link_bytes_per_us : float
         Model of a slow link for measurements: copies take their bytes at this rate. 0 is the memory itself.
     """
@@ -57,6 +63,7 @@ class ReplicaOptions:
     threads: int = 1
     cores: Sequence[int] | None = None
     launch: Launch = "fork"
+    devices: Sequence[str] | None = None
     link_bytes_per_us: float = 0.0
 
     def __post_init__(self) -> None:
@@ -78,8 +85,38 @@ class ReplicaOptions:
         """Cores that the ranks have."""
         return len(os.sched_getaffinity(0)) if self.cores is None else len(set(self.cores))
 
-    def stage_map(self, stages: int) -> StageMap:
-        """Which rank computes which of so many stages, the store among them.
+    def devices_for(self, device: torch.device) -> Sequence[str] | None:
+        """Devices of the ranks of a model on `device`; None where they compute in the memory of the host.
+
+        Raises
+        ------
+        UsageError
+            Devices that cannot exchange pages so.
+        """
+        devices = self.devices
+        if devices is None and device.type == "cpu":
+            return None
+        if devices is None:
+            devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        for name, value, expected in (
+            ("mode", self.mode, "paged"),
+            ("transport", self.transport, "shared"),
+            ("launch", self.launch, "fork"),
+        ):
+            if value != expected:
+                raise UsageError(f"{name}: expected {expected} for replicas on devices, got {value}")
+        if not devices:
+            raise UsageError("devices: expected at least one, got none")
+        for name in devices:
+            try:
+                torch.empty(0, device=name)
+            except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+                reason = str(error).splitlines()[0]
+                raise UsageError(f"devices: expected ones that work here, got {name}: {reason}") from None
+        return devices
+
+    def stage_map(self, stages: int, devices: Sequence[str] | None = None) -> StageMap:
+        """Which rank computes which of so many stages, the store among them; a rank a device at most.
 
         Raises
         ------
@@ -92,7 +129,7 @@ class ReplicaOptions:
             return StageMap(stages, self.ranks)
         if self.launch == "torchrun":
             return StageMap(stages, min(stages, int(os.environ.get("WORLD_SIZE", "1"))))
-        return StageMap(stages, min(stages, self._cores))
+        return StageMap(stages, min(stages, self._cores if devices is None else len(devices)))
 
     def spin_us(self, ranks: int) -> float:
         """How long a wait of one of so many ranks polls before it sleeps, in microseconds.

@@ -83,13 +83,13 @@ class ReplicaStream:
                 )
             if version not in self._versions:
                 self._versions.add(version)
-                replicas._tell_all(protocol.Text(version, text.keys, text.values))
+                replicas._tell_all(protocol.Text.of(version, text.keys, text.values))
             entering = protocol.Enter(self.entered, version, levels)
             if source is None:
                 replicas._tell_all(entering)
             else:
                 first = replicas.map.rank(0, tick)
-                replicas._tell(replace(entering, source=source.numpy()), first)
+                replicas._tell(replace(entering, source=source.cpu().numpy()), first)
                 replicas._tell(entering, *(rank for rank in range(replicas.map.ranks) if rank != first))
         self.entered += 1
         if self.entered == self.chunks:

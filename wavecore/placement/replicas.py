@@ -78,15 +78,14 @@ class Replicas:
     ) -> None:
         self.options = options = options or ReplicaOptions()
         weight = dit.patch_embedding.weight
-        if weight.device.type != "cpu":
-            raise UsageError(f"placement: expected a model on the cpu for replicas, got {weight.device}")
+        self.devices = options.devices_for(weight.device)
         if find_spec("wavecore._native") is None:
             raise UsageError(
                 "placement: expected the native module for replicas, which a C++ compiler builds when "
                 "wavecore is installed, got none"
             )
         self.rules, self.steps = rules, rules.steps
-        self.map = map = options.stage_map(rules.steps + 1)
+        self.map = map = options.stage_map(rules.steps + 1, self.devices)
         config = dit.config
         self.shape = StreamShape(
             map.stages,
@@ -102,7 +101,7 @@ class Replicas:
         staging = options.generations if options.mode == "early" else 0
         sizes = pool_sizes(rules, map, options.generations) if pool is None else [pool] * map.ranks
         self.over: dict[int, NDArray[np.float32] | None] = {}
-        self.layouts = [Layout(self.shape, size, staging) for size in sizes]
+        self.layouts = [Layout(self.shape, size, staging, self.devices is not None) for size in sizes]
         self.trace = trace
         self.bytes_sent: dict[int, dict[int, int]] = {}
         self._lock = threading.Condition()
@@ -166,12 +165,15 @@ class Replicas:
                 core,
                 spin,
                 options.link_bytes_per_us,
+                None if self.devices is None else self.devices[rank % len(self.devices)],
             )
             self._tell(setup, rank)
         hellos = [self._reply(rank) for rank in range(self.map.ranks)]
         check_hellos(hellos, self.map, self._nursery.checksum)
-        peers = protocol.Peers([hello.handle for hello in hellos], self._nursery.host, hellos[0].port)
-        self._tell_all(peers)
+        handles = [hello.handle for hello in hellos]
+        for rank in range(self.map.ranks):
+            pages = {hello.rank: hello.pages[rank] for hello in hellos if rank in hello.pages}
+            self._tell(protocol.Peers(handles, self._nursery.host, hellos[0].port, pages), rank)
         for rank in range(self.map.ranks):
             self._reply(rank)
 

@@ -82,11 +82,14 @@ class Layout:
         Pages of this rank.
     staging : int
         Generations of a buffer in which keys and values arrive, for an exchange that does not write to pages.
+    elsewhere : bool
+        Whether the pages lie in memory of a device, not in the segment.
     """
 
     shape: StreamShape
     pool: PoolSize
     staging: int = 0
+    elsewhere: bool = False
 
     def ready(self, stage: int, rank: int) -> int:
         """Counters of the layers that a rank has sent here of a stage."""
@@ -148,7 +151,12 @@ class Layout:
     @property
     def bytes(self) -> int:
         """Size of the segment."""
-        return aligned(self.unroped(0) + self.shape.layers * self.unroped_stride)
+        return self.pages if self.elsewhere else aligned(self.pages + self.pages_bytes)
+
+    @property
+    def pages_bytes(self) -> int:
+        """Size of all pages."""
+        return self.unroped(0) - self.pages + self.shape.layers * self.unroped_stride
 
 
 def tensor_at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

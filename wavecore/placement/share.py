@@ -12,9 +12,11 @@ from wavecore import ops
 from wavecore.cache import ContextCache, PagePool, PageTable
 from wavecore.models.dit import CausalWanDiT, TextContext
 from wavecore.models.rope import rope_table
+from wavecore.placement import protocol
 from wavecore.placement.exchange import Arrival, Exchange, Target
 from wavecore.placement.local import Batch
 from wavecore.rounds import NoiseLevel, Slot
+from wavecore.transfer import upload
 
 
 @dataclass
@@ -59,6 +61,14 @@ class ShareRunner:
         )
         self._embedded: dict[int, tuple[float, int, tuple[Tensor, Tensor]]] = {}  # by stage
 
+    def text(self, message: protocol.Text) -> TextContext:
+        """A condition, where this rank computes."""
+        device = self.cache.pool.device
+        keys, values = (
+            tuple(upload(tensor, device) for tensor in tensors) for tensors in (message.keys, message.values)
+        )
+        return TextContext(keys, values)
+
     def arrival(self, slot: Slot, rank: int) -> Arrival:
         """A slot that is computed on another rank and sent here."""
         table = self.cache.table
@@ -101,12 +111,12 @@ class ShareRunner:
         dit, exchange, slot = self.dit, self._exchange, work.slot
         pages = self.cache.view([slot])
         exchange.begin(tick, slot, pages, work.targets, work.arrivals, last)
-        positions = torch.arange(slot.frame_start, slot.frame_start + slot.frames)
+        device = self.cache.pool.device
+        positions = torch.arange(slot.frame_start, slot.frame_start + slot.frames, device=device)
         rope = rope_table(positions[None], *self._grid, dit.config.head_dim)
         time = self._time(slot, levels[slot.stage].timestep)
-        batch = Batch(
-            dit, [slot], pages, steps, {slot.stage: latent()}, levels, {slot.chunk: text}, time, rope
-        )
+        latents, texts = {slot.stage: upload(latent(), device)}, {slot.chunk: text}
+        batch = Batch(dit, [slot], pages, steps, latents, levels, texts, time, rope)
         rotations = [arrival.rotate for arrival in work.arrivals if arrival.rotate is not None]
         layers = dit.config.layers
         for layer in range(layers):
@@ -121,13 +131,15 @@ class ShareRunner:
             if batch.slots:
                 dit.attend(batch.state, layer, q, batch.pages)
             exchange.attended(layer)
-        return batch.finish(dit).get(slot.stage)
+        x0 = batch.finish(dit).get(slot.stage)
+        return None if x0 is None else x0.cpu()
 
     def _time(self, slot: Slot, timestep: float) -> tuple[Tensor, Tensor]:
         """Embedding of a noise level: a stage has the same one in nearly every round."""
         known = self._embedded.get(slot.stage)
         if known is None or known[:2] != (timestep, slot.frames):
-            timesteps = torch.full((1, slot.frames), timestep, dtype=torch.float64)
+            device = self.cache.pool.device
+            timesteps = torch.full((1, slot.frames), timestep, dtype=torch.float64, device=device)
             known = self._embedded[slot.stage] = timestep, slot.frames, self.dit.embed_time(timesteps)
         return known[2]
 

@@ -63,7 +63,7 @@ class StreamShare:
 
     def text(self, message: protocol.Text) -> None:
         """A condition."""
-        self._texts[message.version] = TextContext(message.keys, message.values)
+        self._texts[message.version] = self._runner.text(message)
 
     def enter(self, message: protocol.Enter) -> None:
         """The next chunk enters in the next tick."""

@@ -67,7 +67,11 @@ class Worker:
     """
 
     def __init__(self, connection: Connection, dit: CausalWanDiT, digest: str, setup: protocol.Setup) -> None:
-        self._connection, self._dit, self._setup = connection, dit, setup
+        self._connection, self._setup = connection, setup
+        self._device = None if setup.device is None else torch.device(setup.device)
+        self._dit = dit if self._device is None else dit.to(self._device)
+        if self._dit.patch_embedding.weight.is_cuda:
+            torch.cuda.set_device(self._device)
         torch.set_num_threads(setup.threads)
         if setup.core is not None:
             os.sched_setaffinity(0, {setup.core})
@@ -87,18 +91,22 @@ class Worker:
     def _connect(self, digest: str) -> Exchange:
         """Meet the other ranks."""
         from wavecore._native import HostDriver
+        from wavecore.placement.peer import DevicePages, PeerExchange, open_pages, share_pages
+        from wavecore.placement.shared import SharedExchange
 
         setup = self._setup
         layout = setup.layouts[setup.rank]
         self._driver = driver = HostDriver(spin_us=setup.spin_us, link_bytes_per_us=setup.link_bytes_per_us)
         own = driver.allocate(layout.bytes)
-        self._pool = self._pool_at(own + layout.pages)
+        device_pages = None if self._device is None else DevicePages.allocate(layout, self._device)
+        self._pool = self._pool_at(own + layout.pages) if device_pages is None else device_pages.pool
         store, port = None, 0
         if setup.transport == "gloo" and setup.rank == 0:
             store = _store("127.0.0.1", 0, True, setup.timeout)
             port = store.port
-        hello = protocol.Hello(setup.rank, os.getpid(), __version__, digest, driver.share(own), port)
-        self._send(hello)
+        shared = {} if device_pages is None else share_pages(setup, device_pages)
+        handle = driver.share(own)
+        self._send(protocol.Hello(setup.rank, os.getpid(), __version__, digest, handle, port, shared))
         peers = protocol.receive(self._connection)
         if isinstance(peers, protocol.Abort):
             raise WavecoreError(peers.reason)
@@ -106,13 +114,11 @@ class Worker:
         if setup.transport == "gloo":
             exchange = self._join(store or _store(peers.host, peers.port, False, setup.timeout))
         else:
-            from wavecore.placement.shared import SharedExchange
-
             segments = [
                 own if rank == setup.rank else driver.open(handle)
                 for rank, handle in enumerate(peers.handles)
             ]
-            exchange = SharedExchange(
+            arguments = (
                 driver,
                 setup.rank,
                 setup.map,
@@ -123,6 +129,11 @@ class Worker:
                 setup.timeout,
                 setup.record,
             )
+            if device_pages is None:
+                exchange = SharedExchange(*arguments)
+            else:
+                pages = open_pages(setup, device_pages, peers.pages)
+                exchange = PeerExchange(pages, *arguments)
         self._send(protocol.Ready())
         return exchange
 
