@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -303,24 +304,30 @@ def test_prompts_arrive_unchanged(pipe: FakePipeline, prompt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "count"),
+    ("number", "flags", "count"),
     [
-        (["--output-path", "out.mp4"], lambda path: len(read_video(path / "out.mp4"))),
-        (["--output-path", "out", "--output-type", "frames"], lambda path: len(os.listdir(path / "out"))),
+        (signal.SIGINT, ["--output-path", "out.mp4"], lambda path: len(read_video(path / "out.mp4"))),
+        (
+            signal.SIGHUP,
+            ["--output-path", "out", "--output-type", "frames"],
+            lambda path: len(os.listdir(path / "out")),
+        ),
     ],
     ids=["video", "frames"],
 )
-def test_interrupt(tmp_path: Path, flags: list[str], count: object) -> None:
-    """A real SIGINT to a real process: exit code 130 and a complete file of the frames so far."""
+def test_interrupt(tmp_path: Path, number: int, flags: list[str], count: Callable[[Path], int]) -> None:
+    """A real signal to a real process: exit code 130 and a complete file of the frames so far."""
     program = f"""
         import signal, sys
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
         import wavecore
         from support.fake_pipeline import FakePipeline
         wavecore.load = lambda model, **parts: FakePipeline(delay=0.02)
-        from wavecore.cli import run
-        sys.exit(run(["generate", "a", "--seconds", "600", "--events", "run.jsonl", "--json", *{flags!r}]))
+        from wavecore.cli import main
+        sys.argv[1:] = ["generate", "a", "--seconds", "600", "--events", "run.jsonl", "--json", *{flags!r}]
+        main()
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -329,7 +336,7 @@ def test_interrupt(tmp_path: Path, flags: list[str], count: object) -> None:
         deadline = time.monotonic() + 300
         while not (log.exists() and log.read_bytes().count(b"display") > 10) and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert err.split() == ["wavecore:", "interrupted"]

@@ -136,6 +136,8 @@ def _usage_message(error: click.UsageError) -> str:
 
 def main() -> None:
     """Run the command line of this process."""
-    # A stop from outside leaves playable files too.
+    # A stop from outside leaves playable files too, and so does the end of a terminal, but under nohup.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     sys.exit(run(sys.argv[1:]))

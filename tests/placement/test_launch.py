@@ -3,6 +3,8 @@
 import signal
 import subprocess
 
+import pytest
+
 import wavecore
 from wavecore.placement.launch import module_command, start_module
 
@@ -17,11 +19,12 @@ def test_a_package_in_the_working_directory_is_not_taken(tmp_path):
     assert wavecore.__version__ in done.stdout
 
 
-def test_an_interrupt_of_the_terminal_does_not_reach_a_process_that_is_still_loading():
-    """As Ctrl-C does, it comes to the whole group, here before the process has run a line of ours."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_of_the_terminal_does_not_reach_a_process_that_is_still_loading(number):
+    """As that of Ctrl-C, it comes to the whole group, here before the process has run a line of ours."""
     process = start_module("wavecore", "--version", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     said, complained = process.communicate(timeout=60)
     assert (process.returncode, complained) == (0, b"")
     assert wavecore.__version__ in said.decode()
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -26,10 +26,11 @@ def module_command(module: str) -> list[str]:
 def start_module(
     module: str, *arguments: object, environment: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a module of this package as a process that no interrupt from a terminal reaches.
+    """Start a module of this package as a process that no signal of a terminal reaches.
 
-    A terminal sends it to every process of a group, and the process that starts others is the one to say what
-    it means. The signal is blocked before the process begins, so that none comes while it still loads.
+    A terminal sends its interrupt and its end to every process of a group, and the process that starts others
+    is the one to say what they mean. They are blocked before the process begins, so that none comes while it
+    still loads.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ def start_module(
         As of `subprocess.Popen`.
     """
     variables = {"TORCH_CPP_LOG_LEVEL": "ERROR", **(os.environ if environment is None else environment)}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         command = [*module_command(module), *map(str, arguments)]
         return subprocess.Popen(command, env=variables, **options)
