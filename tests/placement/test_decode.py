@@ -97,11 +97,19 @@ def test_a_worker_beside_other_work_gets_fewer_units():
         ({"workers": 0}, "workers: expected at least 1, got 0"),
         ({"threads": 0}, "threads: expected at least 1, got 0"),
         ({"workers": 2, "busy": (1.0,)}, "busy: expected 2 numbers, one a worker, got 1"),
+        ({"devices": ()}, "devices: expected at least one, got none"),
     ],
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(UsageError, match=message):
         DecodeOptions(**options)
+
+
+def test_devices_of_the_workers(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert DecodeOptions().devices_for(torch.device("cpu")) == ["cpu"]
+    assert DecodeOptions().devices_for(torch.device("cuda:0")) == ["cuda:2", "cuda:1", "cuda:0"]
+    assert DecodeOptions(devices=("cuda:1",)).devices_for(torch.device("cuda:0")) == ("cuda:1",)
 
 
 @pytest.mark.parametrize("workers", [0, 4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import mmap
 import os
@@ -43,12 +44,16 @@ class DecodeOptions:
     busy : sequence of float, optional
         Seconds that each one's core is busy with other work for every latent, such as a stage beside it:
         it then gets fewer units.
+    devices : sequence of str, optional
+        Where they decode, in turn, such as ("cuda:1", "cuda:0"). When left out: the CPU, or for a decoder on
+        a GPU all GPUs of the machine, the last one first, since ranks take the first ones.
     """
 
     workers: int = 1
     threads: int = 1
     cores: Sequence[int] | None = None
     busy: Sequence[float] | None = None
+    devices: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("workers", "threads"):
@@ -56,6 +61,16 @@ class DecodeOptions:
                 raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.busy is not None and len(self.busy) != self.workers:
             raise UsageError(f"busy: expected {self.workers} numbers, one a worker, got {len(self.busy)}")
+        if self.devices is not None and not self.devices:
+            raise UsageError("devices: expected at least one, got none")
+
+    def devices_for(self, device: torch.device) -> Sequence[str]:
+        """Devices of the workers for a decoder on `device`."""
+        if self.devices is not None:
+            return self.devices
+        if device.type != "cuda":
+            return ["cpu"]
+        return [f"cuda:{index}" for index in reversed(range(torch.cuda.device_count()))]
 
 
 def unit_seconds(
@@ -66,17 +81,19 @@ def unit_seconds(
     The first latent of a stream, which becomes one frame instead of several, is left out. Operations would
     not do: measured times of units with equal operations differ severalfold.
     """
-    units = vae.decoder_units
+    units, device = vae.decoder_units, _device_of(vae)
     samples: list[list[float]] = [[] for _ in units]
     channels, height, width = latent
     with torch.inference_mode():
         for _ in range(runs):
             states: list[State] = [()] * len(units)
             for index in range(latents):
-                x = vae.decoder_input(torch.randn(1, channels, 1, height, width))
+                x = vae.decoder_input(torch.randn(1, channels, 1, height, width, device=device))
                 for unit, module in enumerate(units):
                     began = time.perf_counter()
                     x, states[unit] = module(x, states[unit])
+                    if device.type == "cuda":
+                        torch.cuda.synchronize(device)
                     if index:
                         samples[unit].append(time.perf_counter() - began)
     return [median(values) for values in samples]
@@ -112,7 +129,6 @@ class DecodePipeline:
     Parameters
     ----------
     vae : UnitDecoder
-        On the CPU.
     cuts : sequence of range
         Units of each worker; see `cut_units`.
     threads : int
@@ -121,6 +137,8 @@ class DecodePipeline:
         Cores to pin workers to, in turn.
     on_arrival : callable, optional
         Called from a thread when frames have come, or can come no more.
+    devices : sequence of str
+        Where workers decode, in turn. What goes from one to the next takes the way of the host's memory.
     """
 
     def __init__(
@@ -130,6 +148,7 @@ class DecodePipeline:
         threads: int = 1,
         cores: Sequence[int] | None = None,
         on_arrival: Callable[[], None] | None = None,
+        devices: Sequence[str] = ("cpu",),
     ) -> None:
         units = vae.decoder_units
         joined = [unit for cut in cuts for unit in cut]
@@ -147,8 +166,9 @@ class DecodePipeline:
         try:
             for index, cut in enumerate(cuts):
                 core = -1 if cores is None else cores[index % len(cores)]
-                source, target = pairs[index][1], pairs[index + 1][0]
-                self._start(units[cut.start : cut.stop], source.fileno(), target.fileno(), threads, core)
+                source, target = pairs[index][1].fileno(), pairs[index + 1][0].fileno()
+                device = devices[index % len(devices)]
+                self._start(units[cut.start : cut.stop], source, target, threads, core, device)
         finally:
             for left, right in pairs[1:-1]:
                 left.close()
@@ -160,16 +180,19 @@ class DecodePipeline:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _start(self, units: Sequence[nn.Module], source: int, target: int, threads: int, core: int) -> None:
+    def _start(
+        self, units: Sequence[nn.Module], source: int, target: int, threads: int, core: int, device: str
+    ) -> None:
         """Start a worker, which gets its units in a file without a name."""
+        if any(tensor.is_cuda for unit in units for tensor in unit.state_dict().values()):
+            units = [copy.deepcopy(unit).cpu() for unit in units]
         memory = os.memfd_create("wavecore-decoder")
         try:
             with os.fdopen(os.dup(memory), "wb") as file:
                 pickle.dump(list(units), file)
             files = source, target, memory
-            process = start_module(
-                "wavecore.placement.decode", *files, threads, core, pass_fds=files, stdin=subprocess.DEVNULL
-            )
+            arguments = "wavecore.placement.decode", *files, threads, core, device
+            process = start_module(*arguments, pass_fds=files, stdin=subprocess.DEVNULL)
             self._processes.append(process)
         finally:
             os.close(memory)
@@ -277,13 +300,19 @@ def start_decoders(
         cuts = [range(len(vae.decoder_units))]
     else:
         cuts = cut_units(unit_seconds(vae, latent), options.workers, options.busy)
-    return DecodePipeline(vae, cuts, options.threads, options.cores, on_arrival)
+    devices = options.devices_for(_device_of(vae))
+    return DecodePipeline(vae, cuts, options.threads, options.cores, on_arrival, devices)
+
+
+def _device_of(vae: UnitDecoder) -> torch.device:
+    tensors = (tensor for unit in vae.decoder_units for tensor in unit.state_dict().values())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def _send(connection: Connection, tensor: Tensor) -> None:
     # In the order of its memory: what a convolution gives may depend on it.
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-    ordered = tensor.permute(order).contiguous()
+    ordered = tensor.permute(order).contiguous().cpu()
     head = pickle.dumps((tuple(ordered.shape), tensor.dtype, order))
     data = ordered.view(torch.uint8).numpy()
     connection.send_bytes(struct.pack("<I", len(head)) + head + data.tobytes())
@@ -301,11 +330,12 @@ def _receive(connection: Connection) -> Tensor:
 def _main() -> None:
     """Pass what comes through some units of a decoder and on."""
     source, target, memory, threads, core = map(int, sys.argv[1:6])
+    device = torch.device(sys.argv[6])
     torch.set_num_threads(threads)
     if core >= 0:
         os.sched_setaffinity(0, {core})
     with mmap.mmap(memory, 0, access=mmap.ACCESS_READ) as weights:
-        units: list[Any] = pickle.load(io.BytesIO(weights[:]))
+        units: list[Any] = [unit.to(device) for unit in pickle.load(io.BytesIO(weights[:]))]
     os.close(memory)
     into, out = Connection(source), Connection(target)
     states: State = ()
@@ -315,7 +345,7 @@ def _main() -> None:
                 x = _receive(into)
             except EOFError:
                 return
-            x, states = run_units(units, x, states)
+            x, states = run_units(units, x.to(device), states)
             try:
                 _send(out, x)
             except BrokenPipeError:
