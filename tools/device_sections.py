@@ -23,14 +23,16 @@ Items = dict[str, Callable[[], Row]]
 
 
 def correctness(device: str) -> Items:
-    """Error of each operation against float64, and the bound that it has to keep."""
+    """Error of each operation against float64, and of a wave over processes, and its bound."""
     from device_checks import Check, checks
+    from device_replicas import replicas_agree
 
     def row(check: Check) -> Row:
         error, bound = check.run()
         return {"error": error, "bound": bound, "passed": error <= bound}
 
-    return {check.name: lambda check=check: row(check) for check in checks(device)}
+    found = {check.name: lambda check=check: row(check) for check in checks(device)}
+    return {**found, "replicas of three ranks": lambda: replicas_agree((f"{device}:0",) * 3)}
 
 
 def speed(device: str) -> Items:

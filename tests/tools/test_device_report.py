@@ -15,6 +15,7 @@ from support.pretended_device import PretendedDevice
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 import device_checks
+import device_replicas
 import device_stream
 import device_timings
 from device_processes import Section
@@ -54,6 +55,11 @@ def test_the_checks_pass_on_the_cpu_and_find_what_is_wrong(monkeypatch: pytest.M
     wrong = next(check for check in device_checks.checks("cpu") if check.name == "rms_norm")
     error, bound = wrong.run()
     assert error > bound
+
+
+def test_waves_over_processes_agree() -> None:
+    row = device_replicas.replicas_agree(("cpu", "cpu"))
+    assert row["passed"], row
 
 
 # -- on a device in name -----------------------------------------------------------------
