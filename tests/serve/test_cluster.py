@@ -59,7 +59,7 @@ def url():
 
         return Server(settings, SyntheticEngine(fps=16.0))
 
-    settings = ServeSettings(replicas=2, slots=4, port=0)
+    settings = ServeSettings(ray=True, replicas=2, slots=4, port=0)
     with bind(settings) as listener:
         port = listener.getsockname()[1]
     ray.init(
