@@ -53,6 +53,10 @@ def test_a_forced_backend_that_cannot_run_says_why() -> None:
     with pytest.raises(UsageError, match=r"^backend: native cannot run on meta: it holds CPU kernels only$"):
         backends.of(tensor)
     assert Backends("auto", None).unavailable("native", "cuda") == "it holds CPU kernels only"
+    assert ops.unavailable("native", torch.device("cuda:1")) == "it holds CPU kernels only"
+    assert ops.unavailable("auto", "cpu") is None
+    with pytest.raises(UsageError, match=r"^name: expected one of auto, native, .*, got 'cudnn'$"):
+        ops.unavailable("cudnn", "cpu")
     if "TRITON_INTERPRET" not in os.environ:
         with pytest.raises(UsageError, match=r"^backend: triton cannot run on cpu: Triton needs a GPU"):
             Backends("triton", None).of(torch.empty(1))
@@ -72,7 +76,7 @@ def test_an_unknown_backend_in_the_environment_is_an_error() -> None:
     done = run("from wavecore import ops", WAVECORE_BACKEND="fast")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(
-        "wavecore.errors.UsageError: backend: expected one of auto,"
+        "wavecore.errors.UsageError: WAVECORE_BACKEND: expected one of auto,"
     )
 
 

@@ -8,11 +8,13 @@ Arithmetic is in float32 at least. A wrong argument raises `wavecore.errors.Usag
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wavecore.ops import eager
+from wavecore.ops import eager, eager_int8, gradient
 from wavecore.ops.backend import BACKENDS, selected
 from wavecore.ops.int8 import (
     PackedInt8,
@@ -35,7 +37,6 @@ from wavecore.ops.layers import (
     attention,
     block_output,
     block_queries,
-    refuse_gradient,
 )
 from wavecore.ops.library import LIBRARY
 
@@ -110,13 +111,9 @@ def backend() -> str:
     return selected.name
 
 
-def unavailable(name: str, device: str) -> str | None:
-    """Why backend `name` cannot run on a device type ("cpu", "cuda"), or None when it can."""
-    return selected.unavailable(name, device)
-
-
-def _needs_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+def unavailable(name: str, device: torch.device | str) -> str | None:
+    """Why backend `name` cannot run on a device such as "cpu" or "cuda:0", or None when it can."""
+    return selected.unavailable(name, torch.device(device).type)
 
 
 def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -139,7 +136,7 @@ def layer_norm_modulate(x: Tensor, shift: Tensor, scale: Tensor, eps: float) -> 
     Tensor [s, t, D]
         In the dtype of `x`.
     """
-    if _needs_gradient(x, shift, scale):
+    if gradient.wanted(x, shift, scale):
         return eager.layer_norm_modulate(x, shift, scale, eps)
     return _layer_norm_modulate(x, shift, scale, eps)
 
@@ -161,7 +158,7 @@ def gate_residual(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     Tensor [s, t, D]
         In the dtype of `x`.
     """
-    if _needs_gradient(x, y, gate):
+    if gradient.wanted(x, y, gate):
         return eager.gate_residual(x, y, gate)
     return _gate_residual(x, y, gate)
 
@@ -186,7 +183,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     Tensor [..., D]
         In the dtype of `x`.
     """
-    if _needs_gradient(x, weight):
+    if gradient.wanted(x, weight):
         return eager.rms_norm(x, weight, eps)
     return _rms_norm(x, weight, eps)
 
@@ -225,8 +222,7 @@ def linear(
     -------
     Tensor [..., outputs]
     """
-    optional = (tensor for tensor in (bias, residual, gate) if tensor is not None)
-    if _needs_gradient(x, weight, *optional):
+    if gradient.wanted(x, weight, bias, residual, gate):
         return eager.linear(x, weight, bias, gelu, residual, gate)
     return _linear(x, weight, bias, gelu, residual, gate)
 
@@ -245,7 +241,7 @@ def gelu(x: Tensor) -> Tensor:
     -------
     Tensor [..., D]
     """
-    if _needs_gradient(x):
+    if gradient.wanted(x):
         return F.gelu(x, approximate="tanh")
     return _gelu(x)
 
@@ -254,6 +250,8 @@ def renoise_step(
     x: Tensor, velocity: Tensor, noise: Tensor, sigma: Tensor, next_sigma: Tensor
 ) -> tuple[Tensor, Tensor]:
     """From one noise level to the next: ``x0 = x - sigma v``, then ``(1 - sigma') x0 + sigma' noise``.
+
+    Differentiable (in PyTorch code) where a gradient is asked for.
 
     Parameters
     ----------
@@ -267,6 +265,8 @@ def renoise_step(
     x0, noised : Tensor [s, c, f, h, w]
         Estimate of the clean latents, and the latents of the next level, from the unrounded estimate.
     """
+    if gradient.wanted(x, velocity, noise, sigma, next_sigma):
+        return eager_int8.renoise_step(x, velocity, noise, sigma, next_sigma)
     return _renoise_step(x, velocity, noise, sigma, next_sigma)
 
 
@@ -327,7 +327,7 @@ def qkv_page_write(
     UsageError
         For a wrong argument, or for a page id outside the pages (on the CPU).
     """
-    refuse_gradient("q", q)
+    gradient.refuse(q=q, k=k, v=v, q_weight=q_weight, k_weight=k_weight)
     return _qkv_page_write(
         q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids,
         peer_k_pages, peer_v_pages, peer_ids,
@@ -359,8 +359,33 @@ def rope_shift(
     UsageError
         For a wrong argument, or for a page id outside the pages (on the CPU).
     """
-    refuse_gradient("unroped_pages", unroped_pages)
+    gradient.refuse(unroped_pages=unroped_pages)
     _rope_shift(unroped_pages, source_ids, k_pages, target_ids, rope)
+
+
+@overload
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float | None = None,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def paged_attention(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float | None = None,
+    *,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
 
 
 def paged_attention(
@@ -402,8 +427,8 @@ def paged_attention(
     UsageError
         For a wrong argument, or for a page id or length out of range (on the CPU).
     """
-    refuse_gradient("q", q)
+    gradient.refuse(q=q, k_pages=k_pages, v_pages=v_pages)
     if scale is None:
-        scale = q.shape[-1] ** -0.5
+        scale = max(1, q.shape[-1]) ** -0.5
     run = _paged_attention_lse if return_lse else _paged_attention
     return run(q, k_pages, v_pages, page_table, page_lengths, scale)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 from torch import Tensor
@@ -62,8 +63,10 @@ class Backends:
         return self._load(wanted)
 
     def unavailable(self, name: str, device: str) -> str | None:
-        """Why backend `name` cannot run on `device`, or None when it can."""
-        if name in ("torch", "reference"):
+        """Why backend `name` cannot run on a type of device, or None when it can."""
+        if name not in BACKENDS:
+            raise UsageError(f"name: expected one of {', '.join(BACKENDS)}, got {name!r}")
+        if name in ("auto", "torch", "reference"):
             return None
         if name == "native" and device != "cpu":
             return "it holds CPU kernels only"
@@ -72,6 +75,8 @@ class Backends:
         try:
             self._load(name)
         except ImportError as error:
+            if name == "native" and find_spec("wavecore._native") is None:
+                return "it was not built, since there was no C++ compiler when wavecore was installed"
             return str(error)
         return None
 
@@ -98,4 +103,12 @@ def _functions(name: str) -> SimpleNamespace:
     return complete(SimpleNamespace(backend=name, **functions))
 
 
-selected = Backends(os.environ.get("WAVECORE_BACKEND", "auto"), os.environ.get("WAVECORE_CPU"))
+def _from_environment() -> Backends:
+    """What the environment variables choose; empty ones choose nothing."""
+    name = os.environ.get("WAVECORE_BACKEND") or "auto"
+    if name not in BACKENDS:
+        raise UsageError(f"WAVECORE_BACKEND: expected one of {', '.join(BACKENDS)}, got {name!r}")
+    return Backends(name, os.environ.get("WAVECORE_CPU") or None)
+
+
+selected = _from_environment()

@@ -7,13 +7,14 @@ has scale 0. A row with a NaN or an infinity has scale NaN, and so have the resu
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from wavecore.errors import UsageError
+from wavecore.ops import gradient
 from wavecore.ops.checks_int8 import padded
 from wavecore.ops.library import LIBRARY
 from wavecore.ops.reference_int8 import quantize_rows
@@ -108,7 +109,7 @@ def pack_int8(weight: Tensor) -> PackedInt8:
         raise UsageError(
             f"weight: expected a floating-point [outputs, inputs], got {weight.dtype} {list(weight.shape)}"
         )
-    if not weight.isfinite().all():
+    if not weight.is_meta and not weight.isfinite().all():
         raise UsageError("weight: expected finite numbers, got NaN or infinity")
     data, scale = quantize_rows(weight.detach().float())
     rows, columns = padded(*weight.shape)
@@ -125,6 +126,7 @@ def quantize_tokens(x: Tensor, gelu: bool = False) -> QuantizedTokens:
     gelu : bool
         Apply GELU first; the result is not rounded to the dtype of `x` in between.
     """
+    gradient.refuse(x=x)
     return QuantizedTokens(*_quantize_tokens(x, gelu))
 
 
@@ -133,6 +135,7 @@ def layer_norm_modulate_quantize(x: Tensor, shift: Tensor, scale: Tensor, eps: f
 
     Arguments as there; the result is not rounded to the dtype of `x` in between.
     """
+    gradient.refuse(x=x, shift=shift, scale=scale)
     return QuantizedTokens(*_layer_norm_modulate_quantize(x, shift, scale, eps))
 
 
@@ -176,11 +179,8 @@ def int8_linear(
     UsageError
         For a wrong argument, or where a gradient is asked for.
     """
+    gradient.refuse(bias=bias, residual=residual, gate=gate)
     if isinstance(x, Tensor):
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise UsageError(
-                "x: expected no gradient, since int8 is for inference, got a tensor that requires one"
-            )
         dtype = dtype or x.dtype
         x = quantize_tokens(x, gelu)
     elif gelu:
@@ -257,6 +257,31 @@ def quantize_value_pages(
     _quantize_value_pages(v_pages, page_ids, page_lengths, *out)
 
 
+@overload
+def paged_attention_int8(
+    q: Tensor,
+    k_pages: QuantizedKeyPages,
+    v_pages: Tensor | QuantizedValuePages,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float | None = None,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def paged_attention_int8(
+    q: Tensor,
+    k_pages: QuantizedKeyPages,
+    v_pages: Tensor | QuantizedValuePages,
+    page_table: Tensor,
+    page_lengths: Tensor,
+    scale: float | None = None,
+    *,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
 def paged_attention_int8(
     q: Tensor,
     k_pages: QuantizedKeyPages,
@@ -291,8 +316,9 @@ def paged_attention_int8(
     lse : Tensor float32 [s, tq, h]
         With `return_lse` only.
     """
-    if scale is None:
-        scale = q.shape[-1] ** -0.5
-    run = _paged_attention_int8_lse if return_lse else _paged_attention_int8
     values, v_scale = v_pages if isinstance(v_pages, QuantizedValuePages) else (v_pages, None)
+    gradient.refuse(q=q, v_pages=values)
+    if scale is None:
+        scale = max(1, q.shape[-1]) ** -0.5
+    run = _paged_attention_int8_lse if return_lse else _paged_attention_int8
     return run(q, *k_pages, values, page_table, page_lengths, scale, v_scale)

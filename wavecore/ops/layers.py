@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wavecore.errors import UsageError
-from wavecore.ops import composite
+from wavecore.ops import composite, gradient
 from wavecore.ops.backend import selected
 from wavecore.ops.library import LIBRARY
 
@@ -55,15 +54,6 @@ class OutputWeights(NamedTuple):
     down_bias: Tensor
 
 
-def refuse_gradient(name: str, tensor: Tensor) -> None:
-    """Raise an error for the argument of an operation without a derivative, where one is asked for."""
-    if torch.is_grad_enabled() and tensor.requires_grad:
-        raise UsageError(
-            f"{name}: expected no gradient, since paged operations are for inference, "
-            "got a tensor that requires one; run them under torch.no_grad() or torch.inference_mode()"
-        )
-
-
 def block_queries(
     x: Tensor,
     modulation: Tensor,
@@ -101,7 +91,7 @@ def block_queries(
     UsageError
         For a wrong argument, or for a page id outside the pages (on the CPU).
     """
-    refuse_gradient("x", x)
+    gradient.refuse(x=x, modulation=modulation)
     return _block_queries(
         x, modulation, weights, rope, k_pages, v_pages, page_ids, eps, unroped_pages, unroped_ids
     )
@@ -146,7 +136,7 @@ def block_output(
     UsageError
         For a wrong argument.
     """
-    refuse_gradient("attended", attended)
+    gradient.refuse(attended=attended, x=x, modulation=modulation)
     return _block_output(attended, x, modulation, weights, keys, values, eps)
 
 
@@ -169,8 +159,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     -------
     Tensor [s, tq, h, d]
     """
-    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
-    if mask is None and not gradient and selected.of(q).backend == "native":
+    if mask is None and not gradient.wanted(q, k, v) and selected.of(q).backend == "native":
         return composite.attention(_dispatched, q, k, v)
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
