@@ -300,6 +300,15 @@ def test_wrong_configuration_is_named(fields):
         ({"text": torch.zeros(1, 2, 5, 32)}, "with g dividing 3 frames"),
         ({"attend": "causal", "chunk_frames": 0}, "chunk_frames: expected at least 1, got 0"),
         ({"attend": "sideways"}, 'attend: expected "full", "causal"'),
+        (
+            {"attend": torch.ones(3, 3)},
+            r"attend: expected a bool tensor \[3, 3\] or .* got torch.float32 \[3, 3\]",
+        ),
+        ({"attend": torch.ones(2, 2, dtype=torch.bool)}, r"attend: .*, got torch.bool \[2, 2\]"),
+        ({"frame_positions": torch.zeros(3)}, r"frame_positions: expected \[1, 3\], got \[3\]"),
+        ({"latents": torch.zeros(0, 16, 3, 8, 8)}, "latents: expected .* none of them 0"),
+        ({"latents": torch.zeros(1, 16, 3, 8, 8).half()}, "latents: expected torch.float32 as the weights"),
+        ({"text": torch.zeros(1, 0, 32)}, r"text: expected \[1, l, 32\]"),
     ],
 )
 def test_wrong_clips_are_named(changes, message):

@@ -182,7 +182,7 @@ class CausalWanDiT(nn.Module):
         frame_positions: Tensor | None = None,
     ) -> Tensor:
         """What the head gives, `config.prediction`; arguments as in `forward`."""
-        self._check_clip(latents, timesteps, text, chunk_frames)
+        self._check_clip(latents, timesteps, text, attend, chunk_frames, frame_positions)
         batch, _, frames, height, width = latents.shape
         grid = height // self.config.patch[1], width // self.config.patch[2]
         if frame_positions is None:
@@ -196,10 +196,31 @@ class CausalWanDiT(nn.Module):
             x = block(x, modulation, rope, keys, values, mask)
         return self.unpatchify(self.head(x, time), frames, height, width)
 
-    def _check_clip(self, latents: Tensor, timesteps: Tensor, text: Tensor, chunk_frames: int) -> None:
-        if latents.dim() != 5:
-            raise UsageError(f"latents: expected [b, c, f, h, w], got {list(latents.shape)}")
+    def _check_clip(
+        self,
+        latents: Tensor,
+        timesteps: Tensor,
+        text: Tensor,
+        attend: str | Tensor,
+        chunk_frames: int,
+        frame_positions: Tensor | None,
+    ) -> None:
+        if latents.dim() != 5 or not latents.numel():
+            raise UsageError(f"latents: expected [b, c, f, h, w], none of them 0, got {list(latents.shape)}")
+        dtype = self.patch_embedding.weight.dtype
+        if latents.dtype != dtype:
+            raise UsageError(f"latents: expected {dtype} as the weights, got {latents.dtype}")
         batch, frames = latents.shape[0], latents.shape[2]
+        if frame_positions is not None and frame_positions.shape != (batch, frames):
+            got = list(frame_positions.shape)
+            raise UsageError(f"frame_positions: expected [{batch}, {frames}], got {got}")
+        if isinstance(attend, Tensor) and (
+            attend.dtype != torch.bool or attend.shape not in ((frames, frames), (batch, frames, frames))
+        ):
+            raise UsageError(
+                f"attend: expected a bool tensor [{frames}, {frames}] or [{batch}, {frames}, {frames}], "
+                f"got {attend.dtype} {list(attend.shape)}"
+            )
         if timesteps.shape != (batch, frames):
             raise UsageError(f"timesteps: expected [{batch}, {frames}], got {list(timesteps.shape)}")
         groups = text.shape[1] if text.dim() == 4 else 1
@@ -207,6 +228,7 @@ class CausalWanDiT(nn.Module):
             text.dim() not in (3, 4)
             or text.shape[0] != batch
             or text.shape[-1] != self.config.text_dim
+            or not text.shape[-2]
             or frames % groups
         ):
             raise UsageError(
@@ -283,7 +305,7 @@ class CausalWanDiT(nn.Module):
     def attend(self, state: SlotState, layer: int, q: Tensor, pages: PageView) -> None:
         """Second half of a layer: read the context pages and update the hidden state."""
         k_pages, v_pages = pages.k_pages[layer], pages.v_pages[layer]
-        out = cast(Tensor, ops.paged_attention(q, k_pages, v_pages, pages.read_table, pages.read_lengths))
+        out = ops.paged_attention(q, k_pages, v_pages, pages.read_table, pages.read_lengths)
         self.take_attended(state, layer, out)
 
     def attention_input(self, state: SlotState, layer: int) -> Tensor | QuantizedTokens:
