@@ -1,17 +1,25 @@
 """Ranks with devices of their own: pages that they map from each other. The CPU stands for every device."""
 
 import os
+import threading
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from support.models import levels_of, run_stream
 from support.replicas import LATENT, drive, sent_bytes
+from wavecore._native import HostDriver
 
 import wavecore
+from wavecore.cache import PoolSize
 from wavecore.errors import UsageError
+from wavecore.placement.exchange import Arrival, Target
+from wavecore.placement.peer import DevicePages, PeerExchange
 from wavecore.placement.replicas import ReplicaOptions, Replicas
-from wavecore.rounds import Wavefront, wavefront
+from wavecore.placement.segment import Layout, StreamShape
+from wavecore.rounds import StageMap, Wavefront, wavefront
 
 CHUNKS = 8
 
@@ -79,3 +87,45 @@ def test_a_model_runs_on_devices_as_it_does_here():
 def test_devices_that_cannot_be(dit, nursery, options, message):
     with pytest.raises(UsageError, match=f"^{message}"):
         Replicas(dit, Wavefront(steps=2), LATENT, ReplicaOptions(**options), nursery=nursery)
+
+
+def exchanges(generations=2):
+    """Both sides of a wave of one step in this process: rank 1, the store, sends to rank 0."""
+    shape = StreamShape(2, 2, 1, 4, 1, 8, 1, (1, 1, 1), torch.float32)
+    layouts = [Layout(shape, PoolSize(2, 0), 0, True)] * 2
+    driver, pages = HostDriver(), [DevicePages.allocate(layouts[0], torch.device("cpu")) for _ in range(2)]
+    segments = [driver.allocate(layouts[0].bytes) for _ in range(2)]
+    made = [
+        PeerExchange(
+            dict(enumerate(pages)),
+            *(driver, rank, StageMap(2, 2), layouts, segments, "paged", generations, 5.0, False),
+        )
+        for rank in range(2)
+    ]
+    return made, [each.pool for each in pages]
+
+
+def test_a_page_is_written_again_only_when_it_was_read():
+    (reader, writer), (there, here) = exchanges()
+    slot = SimpleNamespace(stage=1, frames=1, keep_unroped=False)
+    view = SimpleNamespace(write_ids=torch.zeros(1, 1, dtype=torch.int32), unroped_ids=None)
+    written = []
+
+    def write():
+        for tick in (1, 2, 3):
+            here.k_pages[0].fill_(tick)
+            writer.begin(tick, slot, view, [Target(0, 0, [0], [])], [], True)
+            writer.publish(0)
+            written.append(tick)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while len(written) < 2:
+        time.sleep(0.01)
+    time.sleep(0.1)  # it waits now
+    assert written == [1, 2] and (there.k_pages[0][0] == 2).all()
+    reader.begin(1, None, None, [], [Arrival(slot, 1, [0], [])], True)
+    reader.gate(0)
+    reader.attended(0)
+    thread.join()
+    assert written == [1, 2, 3] and (there.k_pages[0][0] == 3).all()
