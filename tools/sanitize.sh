@@ -3,7 +3,7 @@
 # the address and undefined-behaviour sanitizers, with the AVX-512 and AMX kernels emulated where the processor lacks
 # either: tools/sanitize.sh [--all] [PYTHON] [test files].
 #
-# Without --all the tests of threads run on the instruction sets of this processor alone: emulated, they take hours.
+# Without --all the tests of threads run on the instruction sets of this processor alone: emulated, they take long.
 # Prints a line for each file. The exit status is 1 if any failed; their output is in build/sanitize/*.log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -56,7 +56,7 @@ sys.path.remove("")
 import pytest
 from wavecore import _native
 print("testing", _native.__file__, flush=True)
-sys.exit(pytest.main(sys.argv[1:]))' -q --import-mode=importlib -p no:cacheprovider "$@"
+sys.exit(pytest.main(sys.argv[1:]))' -q --import-mode=importlib -p no:cacheprovider -o timeout=0 "$@"
 }
 
 if [ $# -eq 0 ]; then
