@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 
@@ -55,3 +57,31 @@ def test_a_call_may_be_cut_after_any_of_its_steps(pipe, after, position):
     assert {generator.predictions[p].prompt for p in range(position, position + 6)} == {"a blue star"}
     assert all(torch.isfinite(generator.predictions[p].latent).all() for p in generator.predictions)
     assert len(late) <= len(reports)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_call_that_fails_is_followed_by_what_was_to_take_its_place(pipe, monkeypatch, cut):
+    """Left waiting, that would take the place of a later call."""
+    rules = CallRules(steps=2, order="wavefront", history=3, store_history=6)
+    generator = CausalGenerator(pipe.model, rules, pipe.levels(2), 0, (64, 32), 9)
+    noted = []
+    worker = ByHand(generator, noted.append)
+    call = worker.branches.call
+
+    def failing(started):
+        yield from islice(call(started), 8)
+        if cut:
+            worker.perform(ev.JobEnd(0, 0, 0, "cut"))
+            worker.perform(launch(1, 3, 6, "a blue star"))
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(worker.branches, "call", lambda started: (call if started.job else failing)(started))
+    worker.perform(launch(0, 0, 9, "a red ball"))
+    events = [item(0) for item in worker.steps if item is not None]
+    if not cut:
+        assert events[-1] == ev.Failed(0, 0, "RuntimeError: out of memory")
+        assert [(stop.job, stop.by) for stop in noted] == [(0, None)]
+        return
+    assert events[-1] == ev.Finish(0, 1) and not any(isinstance(event, ev.Failed) for event in events)
+    assert [(stop.job, stop.by, stop.spliced) for stop in noted] == [(0, 1, False)]
+    assert {generator.predictions[position].prompt for position in range(3, 9)} == {"a blue star"}

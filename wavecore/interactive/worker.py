@@ -150,10 +150,12 @@ class _Commands:
                             yield partial(Cancelled, job=launch.job)
                             return
             except Exception as error:  # whatever it is, the controller has to know, and the stream goes on
-                self._current = None
-                self._note(Stopped(launch.job, count))
-                yield partial(Failed, job=launch.job, reason=_reason(error))
-                return
+                # Where another call was to take the place of the rest, it takes that of the whole.
+                following = self._taken(end=True)
+                self._note(Stopped(launch.job, count, None if following is None else following.job))
+                if following is None:
+                    yield partial(Failed, job=launch.job, reason=_reason(error))
+                    return
             if following is None:
                 following = self._taken(end=True)
                 if following is not None:
