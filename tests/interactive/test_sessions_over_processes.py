@@ -61,10 +61,10 @@ def test_a_real_time_session_over_processes(pipe, tmp_path, placement):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("placement", "message"), [("replicas", r"rank 1 \(stage 1\)"), ("layers", "rank 1")]
+    ("placement", "message"), [("replicas", r"rank 1 \(stages in turn\)"), ("layers", "rank 1")]
 )
 def test_a_process_that_is_killed_is_named(pipe, placement, message):
-    with start(pipe, rounds="wavefront", frames=None, placement=placement) as session:
+    with start(pipe, rounds="wavefront", frames=None, placement=placement, devices=2) as session:
         next(session)
         calls = session._worker.branches.generator.placement
         if placement == "replicas":

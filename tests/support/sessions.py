@@ -18,6 +18,7 @@ def start(
     trace=None,
     costs=COSTS,
     placement="local",
+    devices=None,
     **more,
 ):
     speculation = Speculation(
@@ -30,6 +31,7 @@ def start(
         num_frames=frames,
         rounds=rounds,
         placement=placement,
+        devices=devices,
         control="speculative",
         speculation=speculation,
         trace=trace,
