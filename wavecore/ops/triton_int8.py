@@ -100,10 +100,11 @@ def paged_attention_int8_lse(
 
 
 def _scales(q: Tensor, k_scale: Tensor, k_mean: Tensor, v_scale: Tensor | None) -> attention.Scales:
-    capability = torch.cuda.get_device_capability(q.device) if q.is_cuda else FLOAT8_CAPABILITY
-    if v_scale is not None and capability < FLOAT8_CAPABILITY:
-        raise UsageError(
-            f"v_pages: expected {q.dtype} on a device of compute capability "
-            f"{'.'.join(map(str, capability))}, got float8, which begins with 8.9"
-        )
+    if v_scale is not None and q.is_cuda:
+        capability = torch.cuda.get_device_capability(q.device)
+        if capability < FLOAT8_CAPABILITY:
+            raise UsageError(
+                f"v_pages: expected {q.dtype} on a device of compute capability "
+                f"{'.'.join(map(str, capability))}, got float8, which begins with 8.9"
+            )
     return attention.Scales(k_scale, k_mean, v_scale)
