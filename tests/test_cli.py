@@ -245,6 +245,37 @@ def test_outputs_that_would_replace_each_other(
     assert not pipe.sessions
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["restyle", "in.mp4", "a", "--events", "in.mp4"], "INPUT, --events"),
+        (["restyle", "in.mp4", "a", "--events", "link.mp4"], "INPUT, --events"),
+        (["restyle", "in.mp4", "a", "--output-path", "./in.mp4"], "INPUT, --output-path"),
+        (
+            ["restyle", "in.mp4", "a", "--realtime", "--output-type", "mpegts", "--output-path", "in.mp4"],
+            "INPUT, --output-path",
+        ),
+        (["restyle", "in.png", "a", "--contact-sheet", "in.png"], "INPUT, --contact-sheet"),
+        (["restyle", "in.mp4", "a", "--checkpoint", "w.pt", "--events", "w.pt"], "--checkpoint, --events"),
+        (["generate", "a", "--prompts", "p.yaml", "--events", "p.yaml"], "--prompts, --events"),
+        (["generate", "a", "--config", "c.yaml", "--events", "c.yaml"], "--config, --events"),
+        (["generate", "--config", "c.yaml", "--events", "p.yaml"], "c.yaml: prompts, --events"),
+        (["generate", "a", "--model", "w.pt", "--events", "w.pt"], "--model, --events"),
+    ],
+)
+def test_outputs_that_would_replace_what_is_read(
+    pipe: FakePipeline, capsys: Captured, arguments: list[str], named: str
+) -> None:
+    texts = {"p.yaml": "[{at: 1, prompt: a}]", "c.yaml": "prompt: b\nprompts: p.yaml"}
+    texts |= dict.fromkeys(("in.mp4", "in.png", "w.pt"), "kept")
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    Path("link.mp4").symlink_to("in.mp4")
+    refused(arguments, 2, f"{named}: expected different paths, got", capsys)
+    assert {name: Path(name).read_text() for name in texts} == texts
+    assert not pipe.sessions
+
+
 def test_what_the_library_refuses_is_named_as_it_was_given(
     pipe: FakePipeline, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -336,6 +336,22 @@ def load_settings(
         raise usage_error(details, place, details["loc"][1:], fields) from None
 
 
+def files_read(flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None) -> dict[str, Path]:
+    """Find the files that a run reads, by the names of the settings that name them.
+
+    Parameters
+    ----------
+    flags, config
+        As for `load_settings`, which has accepted them.
+    """
+    file = {} if config is None else _read_mapping(config)
+    given = {_field_name(key): value for key, value in file.items()} | {"config": config}
+    given |= {name: value for name, value in flags.items() if value is not None}
+    names = ("input", "prompts", "config", "model", "checkpoint", "vae")
+    paths = {name: Path(given[name]) for name in names if isinstance(given.get(name), str | os.PathLike)}
+    return {name: path for name, path in paths.items() if path.is_file()}
+
+
 def label(name: str, flags: Mapping[str, Any], config: str | os.PathLike[str] | None = None) -> str:
     """Name a setting as it was given: by its flag, or by its place in the file."""
     keys = [] if config is None or flags.get(name) is not None else _read_mapping(config)

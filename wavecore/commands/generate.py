@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wavecore.commands.options import Command, config_option, json_option, settings_options
-from wavecore.commands.run import run_session
-from wavecore.config import GenerateSettings, load_settings
+from wavecore.commands.run import check_paths, run_session
+from wavecore.config import GenerateSettings, files_read, load_settings
 
 if TYPE_CHECKING:
     from wavecore.interactive.session import SpeculativeSession
@@ -31,6 +31,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
     replicas = None
     if settings.placement == "replicas":
         replicas = _ranks(settings)
+    check_paths(settings, files_read(flags, config))
 
     def start(trace: Trace) -> Session | SpeculativeSession:
         return settings.load().session(

@@ -9,7 +9,7 @@ import click
 
 from wavecore.commands.options import Command, config_option, json_option, settings_options
 from wavecore.commands.run import check_paths, run_session
-from wavecore.config import RestyleSettings, load_settings
+from wavecore.config import RestyleSettings, files_read, load_settings
 from wavecore.errors import InputError
 from wavecore.media import LiveSource, PacedFile, VideoReader, open_camera, open_pipe, open_tcp, parse_address
 from wavecore.placing import Placing
@@ -39,7 +39,7 @@ def command(config: str | None, json_output: bool, **flags: Any) -> None:
 
         worker.main()
         return
-    check_paths(settings)
+    check_paths(settings, files_read(flags, config))
     _check_addresses(settings)
     if settings.live:
         _restyle_live(settings, json_output)

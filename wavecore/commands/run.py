@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from fractions import Fraction
@@ -66,7 +66,6 @@ def run_session(
         Complete the output with the frames that were made when the session fails, but for a fault of a source
         that is a file; there is no output otherwise.
     """
-    check_paths(settings)
     with Trace(settings.events) as trace:
         began = trace.record("run", wavecore=__version__, settings=settings.model_dump(mode="json"))
         session = start(trace)
@@ -106,9 +105,16 @@ def run_session(
             raise type(fault)(f"{fault}; the {summary.frames} frames before it were made")
 
 
-def check_paths(settings: RunSettings) -> None:
-    """Find out that an output cannot be written before any work is done for it."""
-    _check_apart(settings)
+def check_paths(settings: RunSettings, read: Mapping[str, Path]) -> None:
+    """Find out that an output cannot be written before any work is done for it.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    read : mapping of str to Path
+        Files that the run reads, by setting: no output may replace them.
+    """
+    _check_apart(settings, read)
     suffix = {"video": ".mp4", "latent": ".safetensors"}.get(settings.output_type)
     if suffix is not None and settings.output.suffix.lower() != suffix:
         raise UsageError(
@@ -125,16 +131,17 @@ def check_paths(settings: RunSettings) -> None:
         check_output(settings.contact_sheet)
 
 
-def _check_apart(settings: RunSettings) -> None:
-    """Refuse outputs of which one would replace another, and standard output for what is a file."""
-    live = settings.output_type in ("raw", "mpegts")
-    paths = {
-        "output_path": None if live else settings.output,
+def _check_apart(settings: RunSettings, read: Mapping[str, Path]) -> None:
+    """Refuse outputs that would replace another or what is read, and standard output for what is a file."""
+    streamed = settings.output_type in ("raw", "mpegts")
+    elsewhere = streamed and (str(settings.output) == "-" or str(settings.output).startswith("tcp:"))
+    written = {
+        "output_path": None if elsewhere else settings.output,
         "contact_sheet": settings.contact_sheet,
         "events": settings.events,
     }
-    seen: dict[Path, str] = {}
-    for name, path in paths.items():
+    seen = {path.resolve(): name for name, path in read.items()}
+    for name, path in written.items():
         if path is None:
             continue
         if str(path) == "-":
