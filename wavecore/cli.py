@@ -18,6 +18,7 @@ import click
 
 from wavecore import __version__
 from wavecore.errors import WavecoreError
+from wavecore.interrupts import SIGNALS, Interrupt
 
 _COMMANDS = {
     "generate": "Make a video from a prompt or a prompt schedule.",
@@ -136,8 +137,13 @@ def _usage_message(error: click.UsageError) -> str:
 
 def main() -> None:
     """Run the command line of this process."""
-    # A stop from outside leaves playable files too, and so does the end of a terminal, but under nohup.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
-    sys.exit(run(sys.argv[1:]))
+    # A stop from outside leaves playable files too, and so does the end of a terminal. What is ignored stays
+    # ignored: the end of the terminal under nohup, Ctrl-C in a background job.
+    handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    interrupt = Interrupt()
+    for number in handled:
+        signal.signal(number, interrupt)
+    code = run(sys.argv[1:])
+    for number in handled:  # the command is over: its exit code stands
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -110,6 +112,29 @@ def test_interrupt_keeps_the_frames_so_far(tmp_path: Path, make: Callable[[Path]
         assert len(os.listdir(sink.path)) == 5
     else:
         assert frame_numbers(read_video(sink.path)) == [0, 1, 2, 3, 4]
+
+
+@both
+@pytest.mark.parametrize("interrupted", [False, True], ids=["first", "second"])
+def test_an_interrupt_waits_until_the_output_is_complete(
+    tmp_path: Path, make: Callable[[Path], FrameSink], interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make(tmp_path / "out")
+    finish = sink._finish
+
+    def finish_late() -> None:  # in the thread that encodes, which the main one waits for
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        finish()
+
+    monkeypatch.setattr(sink, "_finish", finish_late)
+    with pytest.raises(KeyboardInterrupt), sink:
+        sink.write(counting_frames(5))
+        if interrupted:
+            raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == [sink.path.name]
+    assert (len(os.listdir(sink.path)) if sink.path.is_dir() else len(read_video(sink.path))) == 5
 
 
 @both

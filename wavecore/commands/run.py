@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from wavecore.commands.console import progress, report
 from wavecore.config import PromptAt, RunSettings
 from wavecore.errors import InputError, UsageError, WavecoreError
 from wavecore.files import check_output
+from wavecore.interrupts import uninterrupted
 from wavecore.media import (
     FrameDirectoryWriter,
     FramePicker,
@@ -71,35 +73,35 @@ def run_session(
         session = start(trace)
         summary = _Summary(settings, float(fps), began, live)
         fault: WavecoreError | None = None
-        try:
-            with open_output(settings, fps) as write, progress("frames", total, json_output) as advance:
-                due = list(schedule)
-                groups = iter(session)
-                while True:
-                    while due and due[0].at <= summary.frames / fps:
-                        session.update(due.pop(0).prompt)
-                    try:
-                        group = next(groups, None)
-                    except WavecoreError as error:
-                        of_source = live is None and isinstance(error, InputError)
-                        if not keep or not summary.frames or of_source:
-                            raise
-                        fault, group = error, None
-                    if group is None:
-                        break
-                    if live is not None:
-                        group = replace(group, frames=live.shown(group.frames))
-                    write(group)
-                    summary.add(trace, group)
-                    advance(len(group.frames))
-        except KeyboardInterrupt:
-            if summary.frames:
-                summary.finish(trace, json_output, interrupted=True)
-            raise
-        finally:
-            if live is not None:
-                live.close()
-            session.close()
+        source = nullcontext() if live is None else closing(live)
+        interrupts = partial(summary.interrupts, trace, json_output)
+        with (
+            interrupts(),  # those that come while processes end
+            closing(session),
+            source,
+            interrupts(),  # before they do, which may take a while
+            open_output(settings, fps) as write,
+            progress("frames", total, json_output) as advance,
+        ):
+            due = list(schedule)
+            groups = iter(session)
+            while True:
+                while due and due[0].at <= summary.frames / fps:
+                    session.update(due.pop(0).prompt)
+                try:
+                    group = next(groups, None)
+                except WavecoreError as error:
+                    of_source = live is None and isinstance(error, InputError)
+                    if not keep or not summary.frames or of_source:
+                        raise
+                    fault, group = error, None
+                if group is None:
+                    break
+                if live is not None:
+                    group = replace(group, frames=live.shown(group.frames))
+                write(group)
+                summary.add(trace, group)
+                advance(len(group.frames))
         summary.finish(trace, json_output, interrupted=False)
         if fault is not None:
             raise type(fault)(f"{fault}; the {summary.frames} frames before it were made")
@@ -175,7 +177,8 @@ def _write_latents(path: Path, latents: list[torch.Tensor]) -> None:
     import torch
 
     if latents:
-        write_latents(path, torch.stack(latents))
+        with uninterrupted():
+            write_latents(path, torch.stack(latents))
 
 
 class _Summary:
@@ -191,6 +194,7 @@ class _Summary:
         self._began = self._last = began
         self._first: Event | None = None
         self._picker = FramePicker(_SHEET_FRAMES) if settings.contact_sheet else None
+        self._finished = False
 
     def add(self, trace: Trace, group: FrameGroup) -> None:
         """Take note of a group that was written."""
@@ -205,12 +209,24 @@ class _Summary:
             for frame in group.frames:
                 self._picker.add(frame)
 
+    @contextmanager
+    def interrupts(self, trace: Trace, json_output: bool) -> Iterator[None]:
+        """Finish with what there is, if that was not done yet, when the block is interrupted."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.frames and not self._finished:
+                self.finish(trace, json_output, interrupted=True)
+            raise
+
     def finish(self, trace: Trace, json_output: bool, interrupted: bool) -> None:
         """Write the contact sheet, end the log and print the result."""
         settings = self._settings
-        if self._picker is not None and settings.contact_sheet is not None:
-            save_contact_sheet(settings.contact_sheet, self._picker.frames(), _SHEET_COLUMNS)
-        ended = trace.record("finish", frames=self.frames, interrupted=interrupted)
+        with uninterrupted():
+            if self._picker is not None and settings.contact_sheet is not None:
+                save_contact_sheet(settings.contact_sheet, self._picker.frames(), _SHEET_COLUMNS)
+            ended = trace.record("finish", frames=self.frames, interrupted=interrupted)
+            self._finished = True
         first = self._first or ended
         steady = self.frames - first.data.get("frames", 0)
         streaming = self._last.time - first.time

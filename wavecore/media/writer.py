@@ -21,6 +21,7 @@ import numpy as np
 
 from wavecore.errors import InputError, UsageError
 from wavecore.files import check_output, complete_or_nothing, pending_path, write_error
+from wavecore.interrupts import uninterrupted
 from wavecore.media.colour import even, to_yuv420
 
 if TYPE_CHECKING:
@@ -97,19 +98,21 @@ class FrameSink(ABC):
         """
         if self._thread is None:
             raise InputError(f"{self.path}: not written: there is no frame")
-        try:
-            self._stop()
-            self._raise_error()
-            os.replace(self._pending, self.path)
-        except OSError as error:
-            raise write_error(self.path, error) from None
-        finally:
-            self._remove()
+        with uninterrupted():
+            try:
+                self._stop()
+                self._raise_error()
+                os.replace(self._pending, self.path)
+            except OSError as error:
+                raise write_error(self.path, error) from None
+            finally:
+                self._remove()
 
     def abort(self) -> None:
         """Remove what was written."""
-        self._stop()
-        self._remove()
+        with uninterrupted():
+            self._stop()
+            self._remove()
 
     def __enter__(self) -> Self:
         return self

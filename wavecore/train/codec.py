@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wavecore.interrupts import uninterrupted
 from wavecore.models.sprites_vae import STRIDE, SpritesVAE
 from wavecore.source import to_pixels
 from wavecore.sprites.world import random_place, random_scene, render, track
@@ -106,7 +107,8 @@ class RefinementTraining:
             if self.step > logged:  # a run may be shorter than the way to the next row
                 on_log(self._log(loss))
         finally:  # an interrupt loses at most the step it falls into
-            self.save()
+            with uninterrupted():
+                self.save()
 
     def _log(self, loss: float) -> dict[str, Any]:
         row = {"step": self.step, "minutes": round(self.seconds / 60, 2), "loss": loss}

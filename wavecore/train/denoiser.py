@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wavecore.interrupts import uninterrupted
 from wavecore.models.dit import CausalWanDiT, DiTConfig
 from wavecore.models.sprites_text import SpritesTextEncoder
 from wavecore.models.sprites_vae import SpritesVAE
@@ -254,7 +255,8 @@ class DenoiserTraining:
             if self.step > logged:  # a run may be shorter than the way to the next row
                 on_log(self._log(loss, bands))
         finally:  # an interrupt loses at most the step it falls into
-            self.save()
+            with uninterrupted():
+                self.save()
 
     def _update(self, batch: Batch) -> tuple[float, dict[float, float]]:
         """One step of the optimizers and of the average; returns loss and error by level."""
