@@ -217,8 +217,10 @@ struct QuantizeKeyPagesArgs {
   Pages source, data;
   const int32_t* page_ids;      // [m]
   const int32_t* page_lengths;  // [m]
-  float* scale;                 // [p, n, h] contiguous
-  float* mean;                  // [p, h, d] contiguous
+  float* scale;                 // [p, n, h], contiguous within a page
+  float* mean;                  // [p, h, d], likewise
+  int64_t scale_page_stride;
+  int64_t mean_page_stride;
   int64_t page_tokens;
   int64_t heads;
   int64_t head_dim;
@@ -227,9 +229,10 @@ struct QuantizeKeyPagesArgs {
 
 struct PagedAttentionInt8Args {
   PagedAttentionArgs base;  // k_pages are int8
-  const float* k_scale;     // [p, n, h] contiguous
-  const float* k_mean;      // [p, h, d] contiguous
-  int64_t page_tokens;
+  const float* k_scale;     // [p, n, h], contiguous within a page
+  const float* k_mean;      // [p, h, d], likewise
+  int64_t scale_page_stride;
+  int64_t mean_page_stride;
 };
 
 // Each function works on the items [begin, end); items are independent of one another.

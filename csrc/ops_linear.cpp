@@ -144,8 +144,8 @@ void Operations::quantize_key_pages(py::handle k_pages_, py::handle page_ids_, p
   Tensor scale = Tensor::output(scale_, 3), mean = Tensor::output(mean_, 3);
   int64_t count = source.size(0), page_tokens = source.size(1), heads = source.size(2), head_dim = source.size(3);
   require(source.is_floating() && is_of(data, DType::int8, {count, page_tokens, heads, head_dim}));
-  require(is_of(scale, DType::float32, {count, page_tokens, heads}) && scale.is_contiguous());
-  require(is_of(mean, DType::float32, {count, heads, head_dim}) && mean.is_contiguous());
+  require(is_of(scale, DType::float32, {count, page_tokens, heads}) && scale.is_dense_within(1));
+  require(is_of(mean, DType::float32, {count, heads, head_dim}) && mean.is_dense_within(1));
   require(is_ids(ids, {Tensor::kAny}) && is_ids(lengths, {ids.size(0)}));
   check_page_ids("page_ids", ids, count);
   for (int64_t i = 0; i < lengths.size(0); ++i) {
@@ -159,6 +159,8 @@ void Operations::quantize_key_pages(py::handle k_pages_, py::handle page_ids_, p
                             lengths.data<const int32_t>(),
                             scale.data<float>(),
                             mean.data<float>(),
+                            scale.stride(0),
+                            mean.stride(0),
                             page_tokens,
                             heads,
                             head_dim,
@@ -173,7 +175,7 @@ void Operations::paged_attention_int8(py::handle q_, py::handle k_data_, py::han
                                       py::handle v_pages_, py::handle page_table_, py::handle page_lengths_,
                                       py::handle out_, py::handle lse_, double scale, int threads) const {
   Tensor q = Tensor::input(q_, 4), k_data = Tensor::input(k_data_, 4), v_pages = Tensor::input(v_pages_, 4);
-  Tensor k_scale = Tensor::contiguous(k_scale_, 3), k_mean = Tensor::contiguous(k_mean_, 3);
+  Tensor k_scale = Tensor::dense_within(k_scale_, 3, 1), k_mean = Tensor::dense_within(k_mean_, 3, 1);
   Tensor table = Tensor::contiguous(page_table_, 2), lengths = Tensor::contiguous(page_lengths_, 2);
   int64_t slots = q.size(0), queries = q.size(1), heads = q.size(2), head_dim = q.size(3);
   int64_t count = k_data.size(0), page_tokens = k_data.size(1);
@@ -193,7 +195,8 @@ void Operations::paged_attention_int8(py::handle q_, py::handle k_data_, py::han
                                table.size(1), heads, head_dim, float(scale), q.dtype()},
                               k_scale.data<const float>(),
                               k_mean.data<const float>(),
-                              page_tokens};
+                              k_scale.stride(0),
+                              k_mean.stride(0)};
   int64_t scratch = kernels_->paged_attention_int8_scratch(args);
   double cost = double(queries) / double(blocks) * double(keys) / double(slots) * double(head_dim) / 5;
   py::gil_scoped_release release;

@@ -127,9 +127,11 @@ Tensor Tensor::input(py::handle tensor, int rank) {
   return view.rows_are_dense() ? view : Tensor(call(tensor, names().contiguous));
 }
 
-Tensor Tensor::contiguous(py::handle tensor, int rank) {
+Tensor Tensor::contiguous(py::handle tensor, int rank) { return dense_within(tensor, rank, 0); }
+
+Tensor Tensor::dense_within(py::handle tensor, int rank, int axis) {
   Tensor view(tensor, rank);
-  return view.is_contiguous() ? view : Tensor(call(tensor, names().contiguous));
+  return view.is_dense_within(axis) ? view : Tensor(call(tensor, names().contiguous));
 }
 
 Tensor Tensor::contiguous_flat(py::handle tensor) {
@@ -200,9 +202,9 @@ int64_t Tensor::elements() const {
   return count;
 }
 
-bool Tensor::is_contiguous() const {
+bool Tensor::is_dense_within(int axis) const {
   int64_t expected = 1;
-  for (int i = rank_ - 1; i >= 0; --i) {
+  for (int i = rank_ - 1; i >= axis; --i) {
     if (sizes_[i] != 1 && strides_[i] != expected) return false;
     expected *= sizes_[i];
   }

@@ -42,6 +42,8 @@ class Tensor {
   static Tensor rows(pybind11::handle tensor);
   // To read, wholly contiguous: for small tables and rotations.
   static Tensor contiguous(pybind11::handle tensor, int rank);
+  // To read: contiguous in all dimensions from `axis` on, by a copy if need be.
+  static Tensor dense_within(pybind11::handle tensor, int rank, int axis);
   // To read, wholly contiguous, as one dimension.
   static Tensor contiguous_flat(pybind11::handle tensor);
   // To read as contiguous float32: for weights, which are of dtype `other` or float32.
@@ -60,7 +62,9 @@ class Tensor {
   bool is_floating() const { return dtype_ < DType::int32; }
   // Whether the sizes are these; kAny fits every size.
   bool is(std::initializer_list<int64_t> sizes) const;
-  bool is_contiguous() const;
+  bool is_contiguous() const { return is_dense_within(0); }
+  // Whether each index of the dimensions before `axis` names a contiguous piece of memory.
+  bool is_dense_within(int axis) const;
 
  private:
   explicit Tensor(pybind11::object tensor);

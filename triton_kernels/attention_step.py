@@ -20,7 +20,7 @@ class Scales(NamedTuple):
     Attributes
     ----------
     keys : Tensor float32 [p, n, h]
-        Scale of each int8 key.
+        Scale of each int8 key; contiguous within a page.
     means : Tensor float32 [p, h, d]
         Mean key of each page.
     values : Tensor float32 [p, h], optional
@@ -62,10 +62,14 @@ def quantised_query(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What the kernels need for int8 scores, in units of log 2.
 
-    Returns the query in int8 and the scale [s, tq, h] of its rows, the scale of the keys made contiguous, and
-    the product of the unrounded query with the mean key of each page of the context, [s, m, h, tq].
+    Returns the query in int8 and the scale [s, tq, h] of its rows, the scale of the keys with pages made
+    contiguous, and the product of the unrounded query with the mean key of each page of the context,
+    [s, m, h, tq].
     """
     data, row_scale = quantize_tokens(q, False)
     pages = torch.where(page_lengths > 0, page_table, 0).long()
     offsets = torch.einsum("sqhd,smhd->smhq", q.float(), scales.means[pages]) * factor
-    return data, row_scale * factor, scales.keys.contiguous(), offsets.contiguous()
+    keys = scales.keys
+    if keys.stride()[1:] != (keys.shape[2], 1):
+        keys = keys.contiguous()
+    return data, row_scale * factor, keys, offsets.contiguous()

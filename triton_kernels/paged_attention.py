@@ -23,7 +23,7 @@ from .paged_attention_tma import paged_attention_tma, takes_tma
 def paged_attention_kernel(
     q, k_pages, v_pages, q_scale, k_scale, offsets, v_scale, page_table, page_lengths, out, lse,
     queries, tiles, heads, entries, pages, page_tokens, head_dim, scale,
-    q_slot, q_token, q_head,
+    q_slot, q_token, q_head, k_scale_page,
     k_page_stride, k_token_stride, k_head_stride,
     v_page_stride, v_token_stride, v_head_stride,
     INT8: tl.constexpr, FP8: tl.constexpr, LSE: tl.constexpr, PRECISION: tl.constexpr,
@@ -70,7 +70,7 @@ def paged_attention_kernel(
                 other=0,
             )
             if INT8:
-                factor = tl.load(k_scale + (page * page_tokens + token) * heads + head, valid, other=0)
+                factor = tl.load(k_scale + page * k_scale_page + token * heads + head, valid, other=0)
                 product = tl.dot(query, k, out_dtype=tl.int32).to(tl.float32)
                 scores = product * row_scale[:, None] * factor[None, :] + offset[:, None]
             else:
@@ -173,7 +173,7 @@ def _launch(
             out if lse is None else lse,
             queries, tiles, heads, page_table.shape[1], k_pages.shape[0], k_pages.shape[1], head_dim,
             scale * LOG2_E,
-            *q.stride()[:3], *k_pages.stride()[:3], *v_pages.stride()[:3],
+            *q.stride()[:3], k_scale.stride(0), *k_pages.stride()[:3], *v_pages.stride()[:3],
             INT8=scales is not None, FP8=v_scale is not None, LSE=lse is not None,
             PRECISION="ieee" if out.dtype == torch.float32 else "tf32",
             BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=block_d,

@@ -25,7 +25,7 @@ BLOCK_M, BLOCK_N, WARPS = 128, 64, 8  # what compiles without a register spill
 def paged_attention_tma_kernel(
     q, k_rows, v_rows, q_scale, k_scale, offsets, v_scale, page_table, page_lengths, order, out, lse,
     queries, tiles, heads, entries, pages, page_tokens, items, scale,
-    q_slot, q_token, q_head,
+    q_slot, q_token, q_head, k_page_rows, v_page_rows, k_scale_page,
     INT8: tl.constexpr, FP8: tl.constexpr, LSE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
@@ -51,8 +51,8 @@ def paged_attention_tma_kernel(
             tl.device_assert((length >= 0) & (length <= page_tokens), "page_lengths out of range")
             tl.device_assert((length == 0) | ((page >= 0) & (page < pages)), "page_table out of range")
             page = tl.where(length > 0, page, 0)
-            first, column = page * page_tokens, head * HEAD_DIM
-            scales = k_scale + first.to(tl.int64) * heads + head
+            k_first, v_first, column = page * k_page_rows, page * v_page_rows, head * HEAD_DIM
+            scales = k_scale + page.to(tl.int64) * k_scale_page + head
             if INT8:
                 offset_row = offsets + ((slot * entries + entry) * heads + head) * queries
                 offset = tl.load(offset_row + rows, row_mask, other=0)
@@ -61,18 +61,18 @@ def paged_attention_tma_kernel(
                 value_scale = tl.load(v_scale + page.to(tl.int64) * heads + head)
             whole = length // BLOCK_N * BLOCK_N
             for start in range(0, whole, BLOCK_N):
-                k = k_rows.load([first + start, column])
+                k = k_rows.load([k_first + start, column])
                 if INT8:
                     factor = tl.load(scales + (start + keys) * heads)
                     product = tl.dot(query, k.T, out_dtype=tl.int32).to(tl.float32)
                     scores = product * row_scale[:, None] * factor[None, :] + offset[:, None]
                 else:
                     scores = tl.dot(query, k.T) * scale
-                v = v_rows.load([first + start, column])
+                v = v_rows.load([v_first + start, column])
                 high, total, acc = attention_step(scores, v, value_scale, high, total, acc, FP8, "tf32")
             if whole < length:
                 valid = whole + keys < length
-                k = k_rows.load([first + whole, column])
+                k = k_rows.load([k_first + whole, column])
                 if INT8:
                     factor = tl.load(scales + (whole + keys) * heads, valid, other=0)
                     product = tl.dot(query, k.T, out_dtype=tl.int32).to(tl.float32)
@@ -80,7 +80,7 @@ def paged_attention_tma_kernel(
                 else:
                     scores = tl.dot(query, k.T) * scale
                 scores = tl.where(valid[None, :], scores, float("-inf"))
-                v = v_rows.load([first + whole, column])
+                v = v_rows.load([v_first + whole, column])
                 v = tl.where(valid[:, None], v, tl.zeros_like(v))
                 high, total, acc = attention_step(scores, v, value_scale, high, total, acc, FP8, "tf32")
         place = (slot * queries + rows) * heads + head
@@ -102,23 +102,30 @@ def pipeline(int8: bool, float8: bool) -> tuple[int, int]:
 
 
 def takes_tma(q: Tensor, k_pages: Tensor, v_pages: Tensor) -> bool:
-    """Whether the pages are a dense matrix of tokens, in blocks that a page has room for, and two-byte."""
+    """Whether queries are two-byte, and pages lie in a matrix of tokens and have room for a block."""
     _, queries, _, head_dim = q.shape
     return (
         q.element_size() == 2
         and head_dim in HEAD_DIMS
         and queries >= BLOCK_M // 2
-        and k_pages.shape[0] * k_pages.shape[1] < 2**31
+        and k_pages.shape[0] > 0
         and k_pages.shape[1] >= BLOCK_N
         and all(
             pages.stride(3) == 1
             and pages.stride(2) == head_dim
-            and pages.stride(0) == pages.shape[1] * pages.stride(1)
+            and pages.stride(1) > 0
+            and pages.stride(0) % pages.stride(1) == 0
+            and pages.shape[0] * page_rows(pages) < 2**31
             and pages.stride(1) * pages.element_size() % 16 == 0
             and pages.data_ptr() % 16 == 0
             for pages in (k_pages, v_pages)
         )
     )
+
+
+def page_rows(pages: Tensor) -> int:
+    """Tokens from one page to the next: more than those of a page where something lies between them."""
+    return pages.stride(0) // pages.stride(1)
 
 
 def paged_attention_tma(
@@ -141,7 +148,7 @@ def paged_attention_tma(
     k_rows, v_rows = (
         TensorDescriptor(
             pages,
-            [pages.shape[0] * pages.shape[1], heads * head_dim],
+            [(pages.shape[0] - 1) * page_rows(pages) + pages.shape[1], heads * head_dim],
             [pages.stride(1), 1],
             [block_n, head_dim],
         )
@@ -161,7 +168,7 @@ def paged_attention_tma(
             out if lse is None else lse,
             queries, tiles, heads, page_table.shape[1], k_pages.shape[0], k_pages.shape[1], items,
             scale * LOG2_E,
-            *q.stride()[:3],
+            *q.stride()[:3], page_rows(k_pages), page_rows(v_pages), k_scale.stride(0),
             INT8=scales is not None, FP8=v_scale is not None, LSE=lse is not None,
             BLOCK_M=BLOCK_M, BLOCK_N=block_n, HEAD_DIM=head_dim,
             num_warps=WARPS, num_stages=num_stages, **OPTIONS,

@@ -71,7 +71,7 @@ def layer_norm_modulate_quantize_kernel(
 def quantize_key_pages_kernel(
     k_pages, page_ids, page_lengths, data, scale, mean,
     page_tokens, pages, heads, head_dim,
-    k_page, k_token, k_head, d_page, d_token, d_head,
+    k_page, k_token, k_head, d_page, d_token, d_head, scale_page, mean_page,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
@@ -91,7 +91,8 @@ def quantize_key_pages_kernel(
         block = tl.load(keys + token[:, None] * k_token + dims[None, :], mask, other=0)
         total += tl.sum(block.to(tl.float32), 0)
     centre = total / tl.maximum(length, 1)
-    tl.store(mean + (page * heads + head) * head_dim + dims, centre, dims < tl.where(page >= 0, head_dim, 0))
+    kept = dims < tl.where(page >= 0, head_dim, 0)
+    tl.store(mean + page * mean_page + head * head_dim + dims, centre, kept)
     for start in range(0, tokens, BLOCK_N):
         token = (start + rows).to(tl.int64)
         inside = token < page_tokens
@@ -102,7 +103,7 @@ def quantize_key_pages_kernel(
         integers, row_scale = quantized(block, mask, high[:, None])
         to = data + page * d_page + token[:, None] * d_token + head * d_head + dims[None, :]
         tl.store(to, integers, inside[:, None] & dim_mask[None, :])
-        tl.store(scale + (page * page_tokens + token) * heads + head, tl.sum(row_scale, 1), inside)
+        tl.store(scale + page * scale_page + token * heads + head, tl.sum(row_scale, 1), inside)
 
 
 @triton.jit
@@ -192,7 +193,7 @@ def quantize_key_pages(
         quantize_key_pages_kernel[(page_ids.shape[0] * heads,)](
             k_pages, page_ids.contiguous(), page_lengths.contiguous(), data, scale, mean,
             page_tokens, pages, heads, head_dim,
-            *k_pages.stride()[:3], *data.stride()[:3],
+            *k_pages.stride()[:3], *data.stride()[:3], scale.stride(0), mean.stride(0),
             BLOCK_N=64, BLOCK_D=triton.next_power_of_2(head_dim), num_warps=4, **OPTIONS,
         )  # fmt: skip
 

@@ -64,8 +64,8 @@ inline void paged_attention_int8_tiles_item(const PagedAttentionInt8Args& args, 
                       block.head * a.k_pages.head_stride;
     const bf16* v = static_cast<const bf16*>(a.v_pages.data) + page * a.v_pages.page_stride +
                     block.head * a.v_pages.head_stride;
-    const float* k_scale = args.k_scale + page * args.page_tokens * a.heads + block.head;
-    const float* mean = args.k_mean + (page * a.heads + block.head) * a.head_dim;
+    const float* k_scale = args.k_scale + page * args.scale_page_stride + block.head;
+    const float* mean = args.k_mean + page * args.mean_page_stride + block.head * a.head_dim;
     for (int64_t r = 0; r < round_up(block.rows, kSide); ++r)
       s.page[r] = a.scale * kLog2E * row_sum(a.head_dim, [&](int64_t at, int64_t count, V part) {
         return fma(load_some(s.q + r * a.head_dim + at, count), load_some(mean + at, count), part);

@@ -102,8 +102,8 @@ void paged_attention_int8_item(const PagedAttentionInt8Args& args, int64_t item,
     const int8_t* k = static_cast<const int8_t*>(a.k_pages.data) + page * a.k_pages.page_stride +
                       head * a.k_pages.head_stride;
     const T* v = static_cast<const T*>(a.v_pages.data) + page * a.v_pages.page_stride + head * a.v_pages.head_stride;
-    const float* k_scale = args.k_scale + page * args.page_tokens * a.heads + head;
-    const float* mean = args.k_mean + (page * a.heads + head) * dim;
+    const float* k_scale = args.k_scale + page * args.scale_page_stride + head;
+    const float* mean = args.k_mean + page * args.mean_page_stride + head * dim;
     for (int64_t r = 0; r < round_up(rows, kRows); ++r)
       s.page[r] = a.scale * kLog2E * row_sum(dim, [&](int64_t at, int64_t count, V part) {
         return fma(load_some(s.q + r * dim + at, count), load_some(mean + at, count), part);

@@ -59,8 +59,8 @@ void quantize_key_pages_items(const QuantizeKeyPagesArgs& a, int64_t begin, int6
     if (page < 0) continue;
     const T* keys = static_cast<const T*>(a.source.data) + page * a.source.page_stride + head * a.source.head_stride;
     int8_t* data = static_cast<int8_t*>(a.data.data) + page * a.data.page_stride + head * a.data.head_stride;
-    float* scale = a.scale + page * a.page_tokens * a.heads + head;
-    float* mean = a.mean + (page * a.heads + head) * a.head_dim;
+    float* scale = a.scale + page * a.scale_page_stride + head;
+    float* mean = a.mean + page * a.mean_page_stride + head * a.head_dim;
     __builtin_memset(mean, 0, sizeof(float) * a.head_dim);
     for (int64_t token = 0; token < length; ++token)
       for_vectors(a.head_dim, [&](int64_t at, int64_t count) {

@@ -186,3 +186,42 @@ def test_a_wrong_argument_is_named(backend: str) -> None:
         ops.paged_attention_int8(q, keys._replace(data=values), values, table, lengths)
     with pytest.raises(UsageError, match=r"^out.data: expected \[p, n, h, d\] = \[4, 16, 3, 40\], got"):
         ops.quantize_key_pages(values, table[0], lengths[0], keys._replace(data=keys.data[1:]))
+
+
+@pytest.mark.parametrize("shape", [(16, 3, 40), (5, 1, 6), (1, 1, 2), (7, 3, 10), (64, 3, 64)], ids=str)
+def test_a_page_in_one_piece(backend: str, shape: tuple[int, int, int]) -> None:
+    """A copy of its bytes is the page; keys, scales and means of their own give the same bits."""
+    tokens, heads, head_dim = shape
+    count = ops.key_page_bytes(*shape)
+    assert count % (heads * head_dim) == 0 and count % 16 == 0
+    memory = torch.full((3, count), 255, dtype=torch.uint8)
+    k_pages, values = torch.randn(2, 3, *shape)
+    ids = torch.tensor([0, 2], dtype=torch.int32)
+    lengths = torch.full_like(ids, tokens)
+    pages = ops.key_pages_in(memory, *shape)
+    apart = QuantizedKeyPages(
+        *(torch.zeros_like(part, memory_format=torch.contiguous_format) for part in pages)
+    )
+    for out in (pages, apart):
+        ops.quantize_key_pages(k_pages, ids, lengths, out)
+    assert all(torch.equal(one[[0, 2]], other[[0, 2]]) for one, other in zip(pages, apart, strict=True))
+    assert pages.scale[1].isnan().all() and pages.mean[1].isnan().all() and pages.data[1].eq(-1).all()
+    memory[1] = memory[2]
+    values[1] = values[2]
+    q = torch.randn(1, 4, heads, head_dim)
+    table = torch.tensor([[0, 1]], dtype=torch.int32)
+    out = ops.paged_attention_int8(q, pages, values, table, lengths[None])
+    assert torch.equal(out, ops.paged_attention_int8(q, apart, values, 2 * table, lengths[None]))
+
+
+@pytest.mark.parametrize(
+    ("memory", "got"),
+    [
+        (torch.zeros(2, 99, dtype=torch.uint8), r"torch.uint8 \[2, 99\]"),
+        (torch.zeros(2, 320, dtype=torch.int8), r"torch.int8 \[2, 320\]"),
+    ],
+    ids=["size", "dtype"],
+)
+def test_memory_that_holds_no_pages(memory: Tensor, got: str) -> None:
+    with pytest.raises(UsageError, match=rf"^memory: expected torch.uint8 \[p, 144\], got {got}$"):
+        ops.key_pages_in(memory, 4, 1, 16)

@@ -46,6 +46,7 @@ def test_int8_keys_match_the_reference() -> None:
     q, k_pages, values, table, lengths = case.arguments()
     keys = ops.empty_key_pages(*k_pages.shape)
     reference_int8.quantize_key_pages(k_pages, table[table >= 0], lengths[table >= 0], *keys)
+    assert takes_tma(q, keys.data, values)  # though scales and mean lie between the pages
     out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
     paged_attention_tma(q, keys.data, values, table, lengths, 0.125, out, lse, Scales(keys.scale, keys.mean))
     exact, exact_lse = reference_int8.paged_attention_int8_lse(
@@ -80,4 +81,6 @@ def test_what_it_does_not_take() -> None:
     assert not takes_tma(q.float(), k_pages.float(), values.float())
     assert not takes_tma(q[:, :5], k_pages, values)
     assert not takes_tma(q, k_pages[:, :32], values[:, :32])
+    assert not takes_tma(q, k_pages[:0], values[:0])
+    assert not takes_tma(q, k_pages.transpose(0, 1).contiguous().transpose(0, 1), values)
     assert not takes_tma(q, k_pages.transpose(1, 2).contiguous().transpose(1, 2), values)

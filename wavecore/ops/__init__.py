@@ -16,17 +16,21 @@ from wavecore.ops import eager, eager_int8, gradient
 from wavecore.ops.backend import BACKENDS, selected
 from wavecore.ops.int8 import (
     PackedInt8,
-    QuantizedKeyPages,
     QuantizedTokens,
-    QuantizedValuePages,
-    empty_key_pages,
-    empty_value_pages,
     int8_linear,
     layer_norm_modulate_quantize,
     pack_int8,
+    quantize_tokens,
+)
+from wavecore.ops.int8_pages import (
+    QuantizedKeyPages,
+    QuantizedValuePages,
+    empty_key_pages,
+    empty_value_pages,
+    key_page_bytes,
+    key_pages_in,
     paged_attention_int8,
     quantize_key_pages,
-    quantize_tokens,
     quantize_value_pages,
 )
 from wavecore.ops.layers import (
@@ -56,6 +60,8 @@ __all__ = [
     "gate_residual",
     "gelu",
     "int8_linear",
+    "key_page_bytes",
+    "key_pages_in",
     "layer_norm_modulate",
     "layer_norm_modulate_quantize",
     "linear",

@@ -137,8 +137,8 @@ def _written_pages(
 ) -> None:
     checks._written("out.data", data)
     for part, tensor in dense.items():
-        if not tensor.is_contiguous():
-            raise _wrong(part, "a contiguous tensor, since it is written in place", tensor.stride())
+        if len(tensor) and not tensor[0].is_contiguous():
+            raise _wrong(part, "pages that are contiguous, since they are written in place", tensor.stride())
     _rank("page_ids", ids, 1, "[m]")
     _int32("page_ids", ids, name, pages)
     _shape("page_lengths", lengths, tuple(ids.shape), "the shape of page_ids")

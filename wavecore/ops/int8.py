@@ -1,4 +1,4 @@
-"""Public functions on int8: quantisation, linear layers, attention to int8 keys.
+"""Public functions on int8: quantisation of weights and activations, linear layers.
 
 Numbers are ``data * scale`` with data from -127 to 127, and a scale (largest magnitude divided by 127) for
 each token of an activation, each output channel of a weight, each token and head of a key. An all-zero row
@@ -7,7 +7,7 @@ has scale 0. A row with a NaN or an infinity has scale NaN, and so have the resu
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, overload
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +23,6 @@ _ops = getattr(torch.ops, LIBRARY.ns)
 _quantize_tokens = _ops.quantize_tokens.default
 _layer_norm_modulate_quantize = _ops.layer_norm_modulate_quantize.default
 _int8_linear = _ops.int8_linear.default
-_quantize_key_pages = _ops.quantize_key_pages.default
-_quantize_value_pages = _ops.quantize_value_pages.default
-_paged_attention_int8 = _ops.paged_attention_int8.default
-_paged_attention_int8_lse = _ops.paged_attention_int8.lse
 
 
 class PackedInt8(NamedTuple):
@@ -53,39 +49,6 @@ class QuantizedTokens(NamedTuple):
         Numbers of each token.
     scale : Tensor float32 [...]
         Scale of each token.
-    """
-
-    data: Tensor
-    scale: Tensor
-
-
-class QuantizedKeyPages(NamedTuple):
-    """Keys in int8, without the mean that the tokens of a page have in common.
-
-    Attributes
-    ----------
-    data : Tensor int8 [p, n, h, d]
-        Numbers of each key; zeros behind the valid tokens of a page.
-    scale : Tensor float32 [p, n, h]
-        Scale of each token and head.
-    mean : Tensor float32 [p, h, d]
-        Mean key of each page ("smoothed keys" of SageAttention, section 3.1).
-    """
-
-    data: Tensor
-    scale: Tensor
-    mean: Tensor
-
-
-class QuantizedValuePages(NamedTuple):
-    """Values in float8, for matrix units that take it.
-
-    Attributes
-    ----------
-    data : Tensor float8_e4m3fn [p, n, h, d]
-        Numbers of each value; zeros behind the valid tokens of a page.
-    scale : Tensor float32 [p, h]
-        Scale of each page and head: largest magnitude divided by 448.
     """
 
     data: Tensor
@@ -188,137 +151,3 @@ def int8_linear(
     if dtype is None:
         dtype = torch.float32 if residual is None else residual.dtype
     return _int8_linear(*x, *packed_weight, bias, residual, gate, dtype)
-
-
-def empty_key_pages(
-    pages: int, page_tokens: int, heads: int, head_dim: int, device: torch.device | str = "cpu"
-) -> QuantizedKeyPages:
-    """Pages of quantised keys, all zero."""
-    return QuantizedKeyPages(
-        torch.zeros(pages, page_tokens, heads, head_dim, dtype=torch.int8, device=device),
-        torch.zeros(pages, page_tokens, heads, device=device),
-        torch.zeros(pages, heads, head_dim, device=device),
-    )
-
-
-def quantize_key_pages(
-    k_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, out: QuantizedKeyPages
-) -> None:
-    """Quantise whole pages of keys, once, when they have been written.
-
-    Parameters
-    ----------
-    k_pages : Tensor [p, n, h, d]
-        Normed and rotated keys, as `wavecore.ops.qkv_page_write` stores them.
-    page_ids : Tensor int32 [m]
-        Pages to quantise; -1 skips the entry.
-    page_lengths : Tensor int32 [m]
-        Valid tokens of each; what lies behind them is neither read nor counted in the mean.
-    out : QuantizedKeyPages
-        Pages of the same sizes, written in place at the same ids.
-
-    Raises
-    ------
-    UsageError
-        For a wrong argument, or for a page id or length out of range (on the CPU).
-    """
-    _quantize_key_pages(k_pages, page_ids, page_lengths, *out)
-
-
-def empty_value_pages(
-    pages: int, page_tokens: int, heads: int, head_dim: int, device: torch.device | str = "cpu"
-) -> QuantizedValuePages:
-    """Pages of values in float8, all zero."""
-    return QuantizedValuePages(
-        torch.zeros(pages, page_tokens, heads, head_dim, dtype=torch.float8_e4m3fn, device=device),
-        torch.zeros(pages, heads, device=device),
-    )
-
-
-def quantize_value_pages(
-    v_pages: Tensor, page_ids: Tensor, page_lengths: Tensor, out: QuantizedValuePages
-) -> None:
-    """Quantise whole pages of values to float8, once, when they have been written.
-
-    Parameters
-    ----------
-    v_pages : Tensor [p, n, h, d]
-        Values, as `wavecore.ops.qkv_page_write` stores them.
-    page_ids, page_lengths
-        As in `quantize_key_pages`.
-    out : QuantizedValuePages
-        Pages of the same sizes, written in place at the same ids.
-
-    Raises
-    ------
-    UsageError
-        For a wrong argument, or for a page id or length out of range (on the CPU).
-    """
-    _quantize_value_pages(v_pages, page_ids, page_lengths, *out)
-
-
-@overload
-def paged_attention_int8(
-    q: Tensor,
-    k_pages: QuantizedKeyPages,
-    v_pages: Tensor | QuantizedValuePages,
-    page_table: Tensor,
-    page_lengths: Tensor,
-    scale: float | None = None,
-    return_lse: Literal[False] = False,
-) -> Tensor: ...
-
-
-@overload
-def paged_attention_int8(
-    q: Tensor,
-    k_pages: QuantizedKeyPages,
-    v_pages: Tensor | QuantizedValuePages,
-    page_table: Tensor,
-    page_lengths: Tensor,
-    scale: float | None = None,
-    *,
-    return_lse: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-
-
-def paged_attention_int8(
-    q: Tensor,
-    k_pages: QuantizedKeyPages,
-    v_pages: Tensor | QuantizedValuePages,
-    page_table: Tensor,
-    page_lengths: Tensor,
-    scale: float | None = None,
-    return_lse: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """`wavecore.ops.paged_attention` with scores from int8 queries and keys.
-
-    Queries are quantised for each token and head; their product with the mean of a page is taken unrounded.
-    Values, and the products with them, stay in the dtype of `q`. Or the values are float8, and then the
-    weights too: Hopper has such products at twice the rate; the cosine to exact attention is 0.9993 then,
-    not 0.9999.
-
-    Parameters
-    ----------
-    q : Tensor [s, tq, h, d]
-        Queries; d up to 512.
-    k_pages : QuantizedKeyPages
-        Keys.
-    v_pages : Tensor [p, n, h, d] or QuantizedValuePages
-        Values. In float8 on a GPU from compute capability 8.9 on; a CPU widens them first.
-    page_table, page_lengths, scale, return_lse
-        As in `wavecore.ops.paged_attention`.
-
-    Returns
-    -------
-    out : Tensor [s, tq, h, d]
-        0 for a slot whose context is empty.
-    lse : Tensor float32 [s, tq, h]
-        With `return_lse` only.
-    """
-    values, v_scale = v_pages if isinstance(v_pages, QuantizedValuePages) else (v_pages, None)
-    gradient.refuse(q=q, v_pages=values)
-    if scale is None:
-        scale = max(1, q.shape[-1]) ** -0.5
-    run = _paged_attention_int8_lse if return_lse else _paged_attention_int8
-    return run(q, *k_pages, values, page_table, page_lengths, scale, v_scale)
