@@ -27,22 +27,24 @@ class Workload:
     seconds: float = 12.0
 
 
-STREAMS = {  # rounds, int8 layers
-    "wavefront": ("wavefront", False),
-    "sequential": ("sequential", False),
-    "wavefront, int8 layers": ("wavefront", True),
+STREAMS = {  # rounds, int8 layers, int8 keys
+    "wavefront": ("wavefront", False, False),
+    "sequential": ("sequential", False, False),
+    "wavefront, int8 layers": ("wavefront", True, False),
+    "wavefront, int8 layers and keys": ("wavefront", True, True),
 }
 
 
-def model(work: Workload, int8: bool) -> StreamModel:
+def model(work: Workload, int8_layers: bool, int8_keys: bool) -> StreamModel:
     """Random weights in bfloat16 on the device."""
     torch.manual_seed(0)
     with torch.device("cuda"):
         dit, vae = CausalWanDiT(work.dit), WanVAE(work.vae)
     for module in (dit, vae):
         module.eval().requires_grad_(False).to("cuda", torch.bfloat16)
-    if int8:
+    if int8_layers:
         quantize_dit(dit)
+    dit.int8_keys = int8_keys
     features = torch.randn(1, work.words, work.dit.text_dim, device="cuda", dtype=torch.bfloat16)
     return StreamModel(
         "random",
@@ -55,9 +57,9 @@ def model(work: Workload, int8: bool) -> StreamModel:
 
 def frames_per_second(name: str, work: Workload, profile: bool = False) -> dict[str, Any]:
     """Frames of a stream whose context is full; with `profile`, what the device did in its time instead."""
-    rounds, int8 = STREAMS[name]
+    rounds, *int8 = STREAMS[name]
     torch.cuda.reset_peak_memory_stats()
-    with Pipeline(model(work, int8)).session("random weights", rounds=rounds, steps=4) as session:  # type: ignore[arg-type]
+    with Pipeline(model(work, *int8)).session("random weights", rounds=rounds, steps=4) as session:  # type: ignore[arg-type]
         began = time.monotonic()
         for group in session:  # the context holds 21 latent frames at most
             if group.index >= 48 or time.monotonic() - began > work.warm_up_seconds:

@@ -27,6 +27,7 @@ def load(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     quantization: Literal["int8"] | None = None,
+    key_cache: Literal["int8"] | None = None,
 ) -> Pipeline:
     """Load a model.
 
@@ -52,11 +53,15 @@ def load(
     quantization : "int8", optional
         Linear layers of the transformer in int8, weights and activations, by
         `wavecore.models.int8.quantize_dit`, which can tell the error of each layer.
+    key_cache : "int8", optional
+        Hold the keys of the context in int8, quantised once when they are written, and attend to them with
+        int8 queries (`wavecore.ops.paged_attention_int8`). In a two-byte dtype they take half of the memory,
+        and of what replicas send each other.
 
     Raises
     ------
     UsageError
-        No such model, recipe, device, dtype or quantization.
+        No such model, recipe, device, dtype, quantization or key cache.
     CheckpointError, InputError
         Its files cannot be used; the message names the file.
     """
@@ -64,6 +69,8 @@ def load(
         raise UsageError(f"dtype: expected float32, bfloat16 or float16, got {dtype}")
     if quantization not in (None, "int8"):
         raise UsageError(f'quantization: expected "int8" or None, got {quantization!r}')
+    if key_cache not in (None, "int8"):
+        raise UsageError(f'key_cache: expected "int8" or None, got {key_cache!r}')
     try:
         where = torch.device(device)
         torch.empty(0, device=where)
@@ -73,6 +80,7 @@ def load(
     loaded = _read(model, recipe, checkpoint, vae).to(where, dtype)
     if quantization is not None:
         quantize_dit(loaded.dit)
+    loaded.dit.int8_keys = key_cache is not None
     return Pipeline(loaded)
 
 

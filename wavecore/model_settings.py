@@ -46,6 +46,8 @@ class ModelSettings(BaseModel):
         None, description="run the linear layers of the transformer in int8, weights and activations"
     )
 
+    key_cache: Literal["int8"] | None = Field(None, description="hold the keys of the context in int8")
+
     def load(self) -> Pipeline:
         """The model, ready to run."""
         import torch
@@ -60,4 +62,5 @@ class ModelSettings(BaseModel):
             device=self.device,
             dtype=None if self.dtype is None else getattr(torch, self.dtype),
             quantization=self.quantization,
+            key_cache=self.key_cache,
         )

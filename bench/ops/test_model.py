@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from measure import measure_pair, read_result, write_result
 from torch import Tensor
 
 from wavecore import ops
+from wavecore.cache.keys import quantize_keys
 from wavecore.cache.view import PageView
 from wavecore.models.dit import CausalWanDiT, DiTConfig, SlotState, TextContext
 from wavecore.models.int8 import quantize_dit
@@ -106,21 +108,20 @@ def _block(dtype: torch.dtype) -> tuple[CausalWanDiT, SlotState, PageView]:
     return dit, state, _pages(FRAMES_OF_CONTEXT, TOKENS, config, 1, dtype)
 
 
-def _run(
-    dit: CausalWanDiT, state: SlotState, pages: PageView, keys: ops.QuantizedKeyPages | None = None
-) -> Tensor:
-    """One layer, with int8 keys where there are pages for them; the state is left as it was."""
+def _run(dit: CausalWanDiT, state: SlotState, pages: PageView) -> Tensor:
+    """One layer; the state is left as it was."""
     hidden = state.hidden
-    q = dit.project(state, 0, pages)
-    if keys is None:
-        dit.attend(state, 0, q, pages)
-    else:
-        written = pages.write_ids[0]
-        ops.quantize_key_pages(pages.k_pages[0], written, torch.full_like(written, TOKENS), keys)
-        attended = ops.paged_attention_int8(q, keys, pages.v_pages[0], pages.read_table, pages.read_lengths)
-        dit.take_attended(state, 0, cast(Tensor, attended))
+    dit.attend(state, 0, dit.project(state, 0, pages), pages)
     out, state.hidden = state.hidden, hidden
     return out
+
+
+def _with_int8_keys(pages: PageView) -> PageView:
+    """The same pages, whose keys are held in int8."""
+    keys = pages.k_pages[0]
+    memory = torch.zeros(len(keys), ops.key_page_bytes(*keys.shape[1:]), dtype=torch.uint8)
+    quantize_keys(memory, keys, pages.read_table)
+    return replace(pages, k_pages=[memory], key_staging=keys)
 
 
 def _diffusers_block(state: SlotState, pages: PageView, dtype: torch.dtype) -> Callable[[], Tensor]:
@@ -154,19 +155,16 @@ def test_wan_block(int8: str, results: dict[str, Any]) -> None:
     with torch.inference_mode():
         dit, state, pages = _block(torch.bfloat16)
         plain = _run(dit, state, pages).float()
-        keys = None
         if int8:
             quantize_dit(dit)
         if int8 == "w8a8_int8_qk":
-            keys = ops.empty_key_pages(*pages.k_pages[0].shape)
-            ids, lengths = pages.read_table[0], pages.read_lengths[0]
-            ops.quantize_key_pages(pages.k_pages[0], ids, lengths, keys)
-        error = ((_run(dit, state, pages, keys).float() - plain).norm() / plain.norm()).item()
+            pages = _with_int8_keys(pages)
+        error = ((_run(dit, state, pages).float() - plain).norm() / plain.norm()).item()
         assert error <= 0.03
         other = _diffusers_block(state, pages, torch.bfloat16)
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(3):
-            for function, into in zip((lambda: _run(dit, state, pages, keys), other), times, strict=True):
+            for function, into in zip((lambda: _run(dit, state, pages), other), times, strict=True):
                 began = time.thread_time()
                 function()
                 into.append(time.thread_time() - began)

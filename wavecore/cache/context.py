@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from wavecore import ops
+from wavecore.cache.keys import turn_keys
 from wavecore.cache.pool import PagePool
 from wavecore.cache.table import PageTable, Rotation
 from wavecore.cache.view import PageView
@@ -71,6 +71,7 @@ class ContextCache:
             read_lengths=self._ids([[tokens] * len(row) + [0] * (width - len(row)) for row in reads]),
             unroped_pages=self.pool.unroped_pages if unroped else None,
             unroped_ids=self._ids([self.table.unroped_ids(slot) for slot in slots]) if unroped else None,
+            key_staging=self.pool.key_staging,
         )
 
     def end(self, round: Round) -> None:
@@ -100,7 +101,7 @@ class ContextCache:
             [[page for r in rotations for page in r.unroped], [page for r in rotations for page in r.pages]]
         )
         for unroped, keys in zip(pool.unroped_pages, pool.k_pages, strict=True):
-            ops.rope_shift(unroped, source, keys, target, rope)
+            turn_keys(unroped, source, keys, target, rope, pool.key_staging)
         copied = [
             (a, b) for r in rotations if r.values_from for a, b in zip(r.values_from, r.pages, strict=True)
         ]

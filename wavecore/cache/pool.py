@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from wavecore import ops
 from wavecore.cache.table import FreePages, PoolSize
 
 
@@ -27,15 +28,21 @@ class PagePool:
     poison : bool
         Fill free pages with NaN, so that a stale read shows in the result (for tests).
     place : callable, optional
-        Shape to a tensor for it, where the memory is somebody else's; its contents stay. Called for the
+        Shape and dtype to a tensor, where the memory is somebody else's; its contents stay. Called for the
         keys of every layer, then for the values, then for the un-roped keys.
+    int8_keys : bool
+        Hold keys in int8.
 
     Attributes
     ----------
-    k_pages, v_pages : list of Tensor [p, n, h, d]
+    k_pages : list of Tensor [p, n, h, d], or with `int8_keys` uint8 [p, bytes]
+        One per layer; in int8 as `wavecore.ops.key_pages_in` reads them.
+    v_pages : list of Tensor [p, n, h, d]
         One per layer.
     unroped_pages : list of Tensor [p2, n, h, d]
         One per layer.
+    key_staging : Tensor [p, n, h, d] or None
+        Pages that take the keys of a layer before they are quantised, at their own ids.
     """
 
     def __init__(
@@ -49,23 +56,29 @@ class PagePool:
         device: torch.device | str = "cpu",
         unroped_pages: int = 0,
         poison: bool = False,
-        place: Callable[[tuple[int, ...]], torch.Tensor] | None = None,
+        place: Callable[[tuple[int, ...], torch.dtype], torch.Tensor] | None = None,
+        int8_keys: bool = False,
     ) -> None:
         if isinstance(pages, PoolSize):
             pages, unroped_pages = pages
         self.page_tokens = page_tokens
         self.device = torch.device(device)
 
-        def tensors(count: int) -> list[torch.Tensor]:
-            shape = (count, page_tokens, heads, head_dim)
+        def tensors(*shape: int, dtype: torch.dtype = dtype) -> list[torch.Tensor]:
             if place is not None:
-                return [place(shape) for _ in range(layers)]
-            fill = torch.nan if poison else 0.0
+                return [place(shape, dtype) for _ in range(layers)]
+            fill = _poison(dtype) if poison else 0
             return [torch.full(shape, fill, dtype=dtype, device=device) for _ in range(layers)]
 
-        self.k_pages = tensors(pages)
-        self.v_pages = tensors(pages)
-        self.unroped_pages = tensors(unroped_pages)
+        page = page_tokens, heads, head_dim
+        self.key_staging: torch.Tensor | None = None
+        if int8_keys:
+            self.key_staging = torch.zeros(pages, *page, dtype=dtype, device=device)
+            self.k_pages = tensors(pages, ops.key_page_bytes(*page), dtype=torch.uint8)
+        else:
+            self.k_pages = tensors(pages, *page)
+        self.v_pages = tensors(pages, *page)
+        self.unroped_pages = tensors(unroped_pages, *page)
         self.free_list = FreePages("pages", pages, self._poison if poison else None)
         self.unroped_free_list = FreePages(
             "un-roped pages", unroped_pages, self._poison_unroped if poison else None
@@ -81,8 +94,13 @@ class PagePool:
 
     def _poison(self, pages: Sequence[int]) -> None:
         for tensor in (*self.k_pages, *self.v_pages):
-            tensor[pages] = torch.nan
+            tensor[pages] = _poison(tensor.dtype)
 
     def _poison_unroped(self, pages: Sequence[int]) -> None:
         for tensor in self.unroped_pages:
             tensor[pages] = torch.nan
+
+
+def _poison(dtype: torch.dtype) -> float:
+    """NaN; bytes that make the scales and the mean of int8 keys NaN."""
+    return 255 if dtype == torch.uint8 else torch.nan

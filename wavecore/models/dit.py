@@ -21,7 +21,7 @@ from wavecore.errors import UsageError
 from wavecore.models.dit_config import WAN_1_3B, WAN_14B, DiTConfig
 from wavecore.models.dit_layers import Block, Head, Linear
 from wavecore.models.rope import rope_table
-from wavecore.ops import QuantizedTokens
+from wavecore.ops import QuantizedKeyPages, QuantizedTokens
 
 __all__ = ["WAN_1_3B", "WAN_14B", "CausalWanDiT", "DiTConfig", "SlotState", "TextContext"]
 
@@ -68,11 +68,17 @@ class CausalWanDiT(nn.Module):
     ----------
     config : DiTConfig
         Sizes; `WAN_1_3B` and `WAN_14B` are the published ones.
+
+    Attributes
+    ----------
+    int8_keys : bool
+        Whether caches that are made for the model hold keys in int8.
     """
 
     def __init__(self, config: DiTConfig) -> None:
         super().__init__()
         self.config = config
+        self.int8_keys = False
         dim = config.dim
         self.patch_embedding = nn.Conv3d(config.in_channels, dim, config.patch, config.patch)
         self.text_embedding = nn.Sequential(
@@ -286,7 +292,7 @@ class CausalWanDiT(nn.Module):
         block = self.layer(layer)
         written = (
             state.rope,
-            pages.k_pages[layer],
+            pages.written_keys(layer),
             pages.v_pages[layer],
             pages.write_ids,
             self.config.eps,
@@ -295,17 +301,23 @@ class CausalWanDiT(nn.Module):
         )
         if block.runs_whole:
             modulation = state.modulation + block.modulation
-            return ops.block_queries(state.hidden, modulation, block.query_weights(), *written)
-        attn = block.self_attn
-        n = self.attention_input(state, layer)
-        return ops.qkv_page_write(
-            attn.q(n), attn.k(n), attn.v(n), attn.norm_q.weight, attn.norm_k.weight, *written
-        )
+            q = ops.block_queries(state.hidden, modulation, block.query_weights(), *written)
+        else:
+            attn = block.self_attn
+            n = self.attention_input(state, layer)
+            q = ops.qkv_page_write(
+                attn.q(n), attn.k(n), attn.v(n), attn.norm_q.weight, attn.norm_k.weight, *written
+            )
+        pages.seal_keys(layer)
+        return q
 
     def attend(self, state: SlotState, layer: int, q: Tensor, pages: PageView) -> None:
         """Second half of a layer: read the context pages and update the hidden state."""
-        k_pages, v_pages = pages.k_pages[layer], pages.v_pages[layer]
-        out = ops.paged_attention(q, k_pages, v_pages, pages.read_table, pages.read_lengths)
+        keys, context = pages.read_keys(layer), (pages.v_pages[layer], pages.read_table, pages.read_lengths)
+        if isinstance(keys, QuantizedKeyPages):
+            out = ops.paged_attention_int8(q, keys, *context)
+        else:
+            out = ops.paged_attention(q, keys, *context)
         self.take_attended(state, layer, out)
 
     def attention_input(self, state: SlotState, layer: int) -> Tensor | QuantizedTokens:

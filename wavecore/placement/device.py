@@ -306,4 +306,5 @@ def _join_pages(views: Sequence[PageView]) -> PageView:
         read_lengths=torch.cat([padded(view.read_lengths, 0) for view in views]),
         unroped_pages=unroped,
         unroped_ids=None if unroped is None else torch.cat(ids),
+        key_staging=views[0].key_staging,
     )

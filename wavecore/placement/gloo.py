@@ -91,19 +91,17 @@ class GlooExchange:
         if self._mode == "paged":
             pages = self._targets(arrival, layer)
             return [(dist.irecv(page, arrival.rank, tag=tag), None) for page in pages]
-        buffer = self._buffer(arrival.slot.frames)
+        slot = arrival.slot
+        buffer = torch.empty(self._shape.edge_bytes(slot.frames, slot.keep_unroped), dtype=torch.uint8)
         return [(dist.irecv(buffer, arrival.rank, tag=tag), buffer)]
 
-    def _buffer(self, frames: int) -> Tensor:
-        shape = self._shape
-        return torch.empty(2 * frames, shape.page_tokens, shape.heads, shape.head_dim, dtype=shape.dtype)
-
     def _targets(self, arrival: Arrival, layer: int) -> list[Tensor]:
-        """Pages here for the keys, then the values, of another rank's slot."""
+        """Bytes of the pages here for the keys, then the values, of another rank's slot."""
         pool, unroped = self._pool, arrival.slot.keep_unroped
         keys = pool.unroped_pages[layer] if unroped else pool.k_pages[layer]
         key_ids = arrival.unroped if unroped else arrival.pages
-        return [keys[page] for page in key_ids] + [pool.v_pages[layer][page] for page in arrival.pages]
+        pages = [keys[page] for page in key_ids] + [pool.v_pages[layer][page] for page in arrival.pages]
+        return [_bytes(page) for page in pages]
 
     def begin(
         self,
@@ -131,7 +129,7 @@ class GlooExchange:
     def publish(self, layer: int) -> None:
         """After they are written."""
         parts = self._written(layer)
-        messages = [torch.stack(parts)] if parts and self._mode != "paged" else parts
+        messages = [torch.cat(parts)] if parts and self._mode != "paged" else parts
         works = self._sent[-1][1][layer]
         for target in self._targets_there:
             assert self._slot is not None
@@ -139,7 +137,7 @@ class GlooExchange:
             for message in messages:
                 work = dist.isend(message, target.rank, tag=self._tag(self._slot.stage, layer))
                 works.append((work, message))
-                self._bytes += message.numel() * message.element_size()
+                self._bytes += message.numel()
             self._note("publish", layer, began, (self._slot.stage, target.reader))
         if self._mode == "sync":
             for work, _ in works:
@@ -147,7 +145,7 @@ class GlooExchange:
             works.clear()
 
     def _written(self, layer: int) -> list[Tensor]:
-        """The keys, then the values, of the slot."""
+        """Bytes of the pages of the slot's keys, then of its values."""
         pages, slot = self._pages, self._slot
         if pages is None or slot is None:
             return []
@@ -155,8 +153,9 @@ class GlooExchange:
         if slot.keep_unroped:
             assert pages.unroped_pages is not None and pages.unroped_ids is not None
             keys, key_ids = pages.unroped_pages, pages.unroped_ids
-        parts = [keys[layer][page] for page in key_ids[0].tolist()]
-        return parts + [pages.v_pages[layer][page] for page in pages.write_ids[0].tolist()]
+        written = [keys[layer][page] for page in key_ids[0].tolist()]
+        written += [pages.v_pages[layer][page] for page in pages.write_ids[0].tolist()]
+        return [_bytes(page) for page in written]
 
     def gate(self, layer: int) -> None:
         """Before attention."""
@@ -165,11 +164,12 @@ class GlooExchange:
             buffers = []
             for work, buffer in self._coming[stage][layer]:
                 self._finish(work, f"rank {arrival.rank}", f"layer {layer} of stage {stage}")
-                buffers += [] if buffer is None else list(buffer)
+                buffers += [] if buffer is None else [buffer]
             self._note("wait", layer, began, (stage, stage if self._slot is None else self._slot.stage))
-            if buffers:
-                for page, target in zip(buffers, self._targets(arrival, layer), strict=True):
-                    target.copy_(page)
+            for buffer in buffers:
+                targets = self._targets(arrival, layer)
+                for target, part in zip(targets, buffer.split([len(page) for page in targets]), strict=True):
+                    target.copy_(part)
             self._coming[stage][layer] = []
         self._attending = time.perf_counter()
 
@@ -217,3 +217,8 @@ class GlooExchange:
         """What happened since the last call, as of `SharedExchange`; a wait for each message."""
         taken, self._records = self._records, []
         return taken
+
+
+def _bytes(page: Tensor) -> Tensor:
+    """A page as what goes over a connection, which knows no type of its own for some dtypes."""
+    return page.view(-1).view(torch.uint8)

@@ -247,5 +247,6 @@ def local_cache(
             weight.dtype,
             weight.device,
             poison=poison,
+            int8_keys=dit.int8_keys,
         )
     return ContextCache(pool, lambda positions: rope_table(positions[:, None], *grid, dit.config.head_dim))

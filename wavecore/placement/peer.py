@@ -16,7 +16,7 @@ import torch
 import torch.multiprocessing  # lets ForkingPickler share tensors
 from torch import Tensor
 
-from wavecore.cache import PagePool, PageView
+from wavecore.cache import PageView
 from wavecore.placement.exchange import Arrival, Target, runs
 from wavecore.placement.protocol import Setup
 from wavecore.placement.segment import Layout
@@ -35,24 +35,15 @@ class DevicePages:
     """
 
     def __init__(self, layout: Layout, memory: Tensor) -> None:
-        shape, at = layout.shape, 0
+        at = 0
 
-        def place(sizes: tuple[int, ...]) -> Tensor:
+        def place(sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             nonlocal at
-            start, at = at, at + math.prod(sizes) * shape.dtype.itemsize
-            return memory[start:at].view(shape.dtype).view(sizes)
+            start, at = at, at + math.prod(sizes) * dtype.itemsize
+            return memory[start:at].view(dtype).view(sizes)
 
         self.memory = memory
-        self.pool = PagePool(
-            shape.layers,
-            layout.pool,
-            shape.page_tokens,
-            shape.heads,
-            shape.head_dim,
-            shape.dtype,
-            memory.device,
-            place=place,
-        )
+        self.pool = layout.shape.pool(layout.pool, place, memory.device)
 
     @staticmethod
     def allocate(layout: Layout, device: torch.device) -> DevicePages:
@@ -125,7 +116,7 @@ class PeerExchange(SharedExchange):
         else:
             self._copies.append(self._copy(here.k_pages, there.k_pages, values))
         self._copies.append(self._copy(here.v_pages, there.v_pages, values))
-        self._bytes += self._shape.layers * self._shape.edge_bytes(slot.frames)
+        self._bytes += self._shape.layers * self._shape.edge_bytes(slot.frames, slot.keep_unroped)
         return []
 
     @staticmethod

@@ -97,6 +97,7 @@ class Replicas:
             max(rules.chunk_frames, rules.frames(0)),
             latent,
             weight.dtype,
+            dit.int8_keys,
         )
         staging = options.generations if options.mode == "early" else 0
         sizes = pool_sizes(rules, map, options.generations) if pool is None else [pool] * map.ranks

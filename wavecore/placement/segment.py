@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wavecore.cache import PoolSize
+from wavecore import ops
+from wavecore.cache import PagePool, PoolSize
 
 ALIGNMENT = 4096
 FLAG_BYTES = 128  # as in csrc/scheduler/driver.h
@@ -44,6 +45,8 @@ class StreamShape:
         Of a latent frame; latents are float32.
     dtype : torch.dtype
         Of the pages.
+    int8_keys : bool
+        Whether keys are held and sent in int8, those before rotation aside.
     """
 
     stages: int
@@ -55,20 +58,47 @@ class StreamShape:
     chunk_frames: int
     latent: tuple[int, int, int]
     dtype: torch.dtype
+    int8_keys: bool = False
 
     @cached_property
     def page_bytes(self) -> int:
-        """Keys, or values, of one latent frame in one layer."""
+        """Values, or keys before rotation, of one latent frame in one layer."""
         return self.page_tokens * self.heads * self.head_dim * self.dtype.itemsize
+
+    @cached_property
+    def key_bytes(self) -> int:
+        """Keys of one latent frame in one layer."""
+        if self.int8_keys:
+            return ops.key_page_bytes(self.page_tokens, self.heads, self.head_dim)
+        return self.page_bytes
 
     @property
     def latent_bytes(self) -> int:
         """The latents of a chunk."""
         return 4 * self.chunk_frames * math.prod(self.latent)
 
-    def edge_bytes(self, frames: int) -> int:
-        """What goes over one edge in one layer: keys and values of `frames` latent frames."""
-        return 2 * frames * self.page_bytes
+    def edge_bytes(self, frames: int, unroped: bool) -> int:
+        """What goes over one edge in one layer: keys, or those before rotation, and values of frames."""
+        return frames * ((self.page_bytes if unroped else self.key_bytes) + self.page_bytes)
+
+    def pool(
+        self,
+        size: PoolSize,
+        place: Callable[[tuple[int, ...], torch.dtype], Tensor],
+        device: torch.device | str = "cpu",
+    ) -> PagePool:
+        """Pages of a rank where `place` puts them."""
+        return PagePool(
+            self.layers,
+            size,
+            self.page_tokens,
+            self.heads,
+            self.head_dim,
+            self.dtype,
+            device,
+            place=place,
+            int8_keys=self.int8_keys,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +147,7 @@ class Layout:
     @cached_property
     def buffer_stride(self) -> int:
         """From one layer to the next in a buffer."""
-        return self.shape.edge_bytes(self.shape.chunk_frames)
+        return max(self.shape.edge_bytes(self.shape.chunk_frames, unroped) for unroped in (False, True))
 
     @cached_property
     def pages(self) -> int:
@@ -126,8 +156,13 @@ class Layout:
         return aligned(self.arrival(0, 0) + buffers)
 
     @cached_property
+    def key_stride(self) -> int:
+        """From one layer of keys to the next."""
+        return self.pool.pages * self.shape.key_bytes
+
+    @cached_property
     def page_stride(self) -> int:
-        """From one layer of keys or values to the next."""
+        """From one layer of values to the next."""
         return self.pool.pages * self.shape.page_bytes
 
     @cached_property
@@ -137,16 +172,15 @@ class Layout:
 
     def keys(self, page: int) -> int:
         """Keys of a page in layer 0."""
-        return self.pages + page * self.shape.page_bytes
+        return self.pages + page * self.shape.key_bytes
 
     def values(self, page: int) -> int:
         """Values of a page in layer 0."""
-        return self.keys(page) + self.shape.layers * self.page_stride
+        return self.pages + self.shape.layers * self.key_stride + page * self.shape.page_bytes
 
     def unroped(self, page: int) -> int:
         """Un-roped keys of a page in layer 0."""
-        start = self.pages + 2 * self.shape.layers * self.page_stride
-        return start + page * self.shape.page_bytes
+        return self.values(0) + self.shape.layers * self.page_stride + page * self.shape.page_bytes
 
     @property
     def bytes(self) -> int:
@@ -168,11 +202,11 @@ def tensor_at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tenso
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def placed(address: int, dtype: torch.dtype) -> Callable[[tuple[int, ...]], Tensor]:
+def placed(address: int) -> Callable[[tuple[int, ...], torch.dtype], Tensor]:
     """Puts tensors one after the other from an address on, for `PagePool`."""
     at = address
 
-    def place(shape: tuple[int, ...]) -> Tensor:
+    def place(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         nonlocal at
         tensor = tensor_at(at, shape, dtype)
         at += tensor.numel() * dtype.itemsize

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wavecore import ops
 from wavecore.cache import ContextCache, PagePool, PageTable
+from wavecore.cache.keys import turn_keys
 from wavecore.models.dit import CausalWanDiT, TextContext
 from wavecore.models.rope import rope_table
 from wavecore.placement import protocol
@@ -151,8 +151,8 @@ class ShareRunner:
         positions = torch.arange(slot.frame_start, slot.frame_start + slot.frames, device=pool.device)
         ids = torch.tensor([unroped, pages], dtype=torch.int32, device=pool.device)
         rope = self.cache.rope(positions)
-        return lambda layer: ops.rope_shift(
-            pool.unroped_pages[layer], ids[0], pool.k_pages[layer], ids[1], rope
+        return lambda layer: turn_keys(
+            pool.unroped_pages[layer], ids[0], pool.k_pages[layer], ids[1], rope, pool.key_staging
         )
 
 

@@ -137,36 +137,41 @@ class SharedExchange:
         keys, values = source[0].tolist(), pages.write_ids[0].tolist()
         if self._mode == "early":
             start = there + layout.arrival(slot.stage, tick)
-            stride, half = layout.buffer_stride, slot.frames * self._shape.page_bytes
-            page = self._shape.page_bytes
-            to_keys = [(start + i * page, stride) for i in range(slot.frames)]
-            to_values = [(start + half + i * page, stride) for i in range(slot.frames)]
-            return self._joined(slot.keep_unroped, keys, values, to_keys, to_values)
+            stride, page = layout.buffer_stride, self._shape.page_bytes
+            key = self._key_bytes(slot)
+            to_keys = [(start + i * key, stride) for i in range(slot.frames)]
+            to_values = [(start + slot.frames * key + i * page, stride) for i in range(slot.frames)]
+            return self._joined(slot, keys, values, to_keys, to_values)
         to_values = [(there + layout.values(page), layout.page_stride) for page in target.pages]
         if slot.keep_unroped:
             to_keys = [(there + layout.unroped(page), layout.unroped_stride) for page in target.unroped]
         else:
-            to_keys = [(there + layout.keys(page), layout.page_stride) for page in target.pages]
-        return self._joined(slot.keep_unroped, keys, values, to_keys, to_values)
+            to_keys = [(there + layout.keys(page), layout.key_stride) for page in target.pages]
+        return self._joined(slot, keys, values, to_keys, to_values)
+
+    def _key_bytes(self, slot: Slot) -> int:
+        """Bytes of a page of keys, as a slot sends them."""
+        return self._shape.page_bytes if slot.keep_unroped else self._shape.key_bytes
 
     def _joined(
         self,
-        unroped: bool,
+        slot: Slot,
         keys: list[int],
         values: list[int],
         to_keys: list[tuple[int, int]],
         to_values: list[tuple[int, int]],
     ) -> Copies:
-        here, own, page = self._here, self._own, self._shape.page_bytes
+        here, own, unroped = self._here, self._own, slot.keep_unroped
         copies: Copies = []
-        for ids, at, stride, targets in (
+        for ids, at, stride, targets, page in (
             (
                 keys,
                 own.unroped if unroped else own.keys,
-                own.unroped_stride if unroped else own.page_stride,
+                own.unroped_stride if unroped else own.key_stride,
                 to_keys,
+                self._key_bytes(slot),
             ),
-            (values, own.values, own.page_stride, to_values),
+            (values, own.values, own.page_stride, to_values, self._shape.page_bytes),
         ):
             first, to_stride = targets[0][0], targets[0][1]
             pairs = [(i, (address - first) // page) for i, (address, _) in zip(ids, targets, strict=True)]
@@ -178,17 +183,17 @@ class SharedExchange:
         """From the buffer in which a slot's keys and values arrived to its pages here."""
         if self._mode != "early":
             return []
-        here, own, page = self._here, self._own, self._shape.page_bytes
+        here, own, page, key = self._here, self._own, self._shape.page_bytes, self._key_bytes(arrival.slot)
         start, stride = here + own.arrival(arrival.slot.stage, tick), own.buffer_stride
         if arrival.slot.keep_unroped:
-            keys = [(own.unroped(i), own.unroped_stride) for i in arrival.unroped]
+            keys = [(own.unroped(i), own.unroped_stride, key) for i in arrival.unroped]
         else:
-            keys = [(own.keys(i), own.page_stride) for i in arrival.pages]
-        values = [(own.values(i), own.page_stride) for i in arrival.pages]
-        return [
-            (start + i * page, stride, here + at, to_stride, page)
-            for i, (at, to_stride) in enumerate(keys + values)
-        ]
+            keys = [(own.keys(i), own.key_stride, key) for i in arrival.pages]
+        copies: Copies = []
+        for at, to_stride, count in keys + [(own.values(i), own.page_stride, page) for i in arrival.pages]:
+            copies.append((start, stride, here + at, to_stride, count))
+            start += count
+        return copies
 
     def acquire(self, layer: int) -> None:
         """Before the layer's own pages are written."""

@@ -140,16 +140,7 @@ class Worker:
     def _pool_at(self, address: int) -> PagePool:
         """The pages of this rank."""
         layout = self._setup.layouts[self._setup.rank]
-        shape = layout.shape
-        return PagePool(
-            shape.layers,
-            layout.pool,
-            shape.page_tokens,
-            shape.heads,
-            shape.head_dim,
-            shape.dtype,
-            place=placed(address, shape.dtype),
-        )
+        return layout.shape.pool(layout.pool, placed(address))
 
     def _join(self, store: Any) -> Exchange:
         import torch.distributed as dist

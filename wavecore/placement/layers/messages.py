@@ -51,13 +51,14 @@ class Code(msgspec.Struct, tag=True, frozen=True):
 
 
 class Open(msgspec.Struct, tag=True, frozen=True):
-    """A stream begins: its pages, and the height and width of its latents."""
+    """A stream begins: its pages, the height and width of its latents, whether keys are held in int8."""
 
     stream: int
     pages: int
     unroped_pages: int
     height: int
     width: int
+    int8_keys: bool
 
 
 class Close(msgspec.Struct, tag=True, frozen=True):

@@ -235,7 +235,7 @@ class Ring:
                 f"rounds: expected stream_batch with a lag of {self.ranks} rounds for as many ranks, "
                 f"got {type(rules).__name__} with {getattr(rules, 'lag', 1)}"
             )
-        message = Open(self._streams, *pages, height, width)
+        message = Open(self._streams, *pages, height, width, self.dit.int8_keys)
         self._streams += 1
         self._flights[message.stream] = queue.SimpleQueue()
         self._results[message.stream] = queue.SimpleQueue()

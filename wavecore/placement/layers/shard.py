@@ -114,6 +114,7 @@ class Shard:
             config.head_dim,
             weight.dtype,
             weight.device,
+            int8_keys=message.int8_keys,
         )
         for name in ("k_pages", "v_pages", "unroped_pages"):
             setattr(pool, name, ByLayer(self.first, getattr(pool, name)))

@@ -63,7 +63,7 @@ class SequencePlacement:
     Raises
     ------
     UsageError
-        Ranks that do not divide heads or tokens, or a model that is not on the CPU.
+        Ranks that do not divide heads or tokens, a model that is not on the CPU, or keys held in int8.
     """
 
     depth = 1
@@ -74,6 +74,8 @@ class SequencePlacement:
         device = dit.patch_embedding.weight.device
         if device.type != "cpu":
             raise UsageError(f"placement: expected a model on the cpu for sequence, got {device}")
+        if dit.int8_keys:
+            raise UsageError("placement: expected keys in the dtype of the model for sequence, got int8 ones")
         check_split(options.mode, options.ranks, dit.config)
         self.encode_text = dit.encode_text
         self.probe: int | None = None  # of streams that restyle, which run elsewhere
