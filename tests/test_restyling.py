@@ -234,8 +234,9 @@ def test_a_transition_goes_over_its_chunks_and_encodes_each_condition_once(pipe,
             ]
     assert len(versions) == 41, "no frame is lost"
     assert len(encoded) == 4
-    weights = [float((e - encoded[-1]).norm()) for e in encoded]
-    assert weights == sorted(weights, reverse=True) and weights[-1] == 0
+    distances = [float((e - encoded[0]).norm()) for e in encoded]
+    assert distances[0] == 0, "the new prompt"
+    assert distances[1:] == sorted(distances[1:], reverse=True) and distances[3] > 0, "those on the way to it"
     assert len(contexts) == 5, "the old one, three between, the new one"
 
 

@@ -90,6 +90,21 @@ def test_an_update_takes_effect_with_the_next_chunk(pipe, rounds):
     assert not np.array_equal(plain[first].frames, updated[first].frames)
 
 
+@pytest.mark.parametrize("transition", [0, 1.5, True, "a"])
+def test_wrong_transitions_are_named(pipe, transition):
+    message = f"transition: expected a whole number of at least 1, got {transition!r}"
+    with pipe.session("a red ball", num_frames=5) as session, pytest.raises(UsageError, match=message):
+        session.update("a blue box", transition)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_a_transition_takes_no_more_than_its_chunks_do(pipe, rounds):
+    with pipe.session("a red ball", num_frames=25, rounds=rounds) as session:
+        next(session)
+        session.update("a blue box", transition=10**12)
+        assert sum(len(group.frames) for group in session) == 24
+
+
 def test_updates_come_from_any_thread(pipe):
     with pipe.session("a blue box", steps=1) as session:
         threads = [threading.Thread(target=session.update, args=(f"a red ball {i}",)) for i in range(8)]
@@ -221,6 +236,10 @@ def test_the_one_shot_call(pipe, output_type):
         ({"placement": "moon"}, "placement: expected one of local"),
         ({"prompt": " "}, "prompt: expected text that is not blank"),
         ({"seed": 1.5}, "seed: expected a whole number, got 1.5"),
+        ({"seconds": "1"}, "seconds: expected a number above 0, got '1'"),
+        ({"fps": True}, "fps: expected a number above 0, got True"),
+        ({"size": 128}, "size: expected a width and a height in pixels, got 128"),
+        ({"size": "64x32"}, "size: expected a width and a height in pixels, got '64x32'"),
     ],
 )
 def test_wrong_arguments_are_named(pipe, arguments, message):

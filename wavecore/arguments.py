@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 from wavecore.errors import UsageError
 
 
@@ -19,7 +21,18 @@ def whole(name: str, value: object, least: int | None = None) -> None:
 
 
 def positive(name: str, value: float) -> float:
-    """`value`, which must be above 0 and finite."""
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{name}: expected a number above 0, got {value}")
+    """`value`, which must be a number above 0 and finite."""
+    if not _is_number(value) or not 0 < value < float("inf"):
+        raise UsageError(f"{name}: expected a number above 0, got {value!r}")
     return value
+
+
+def share(name: str, value: float) -> float:
+    """`value`, which must be a number within (0, 1]."""
+    if not _is_number(value) or not 0 < value <= 1:
+        raise UsageError(f"{name}: expected a number within (0, 1], got {value!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

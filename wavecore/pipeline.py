@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavecore.arguments import choice, positive, whole
+from wavecore.arguments import choice, positive, share, whole
 from wavecore.control.streaming import NoiseController, StreamingSettings
 from wavecore.errors import UsageError
 from wavecore.interactive.session import SpeculativeSession, start_session
@@ -242,8 +242,7 @@ class Pipeline:
         self._causal("restyling")
         whole("seed", seed)
         strength = self.model.defaults.strength if strength is None else strength
-        if not 0 < strength <= 1:
-            raise UsageError(f"strength: expected a number within (0, 1], got {strength}")
+        share("strength", strength)
         streaming = StreamingSettings() if streaming is None else streaming
         rules, sinks = streaming_rules(self.rules(rounds, steps), streaming)
         layers = self.model.dit.config.layers
@@ -263,7 +262,7 @@ class Pipeline:
         elif placement == "local":
             placing.check_one()
         restyling = Restyling(
-            lambda share: self.levels(steps, share),
+            lambda strength: self.levels(steps, strength),
             noise,
             sinks,
             self.model.defaults.shift,
@@ -368,7 +367,10 @@ class Pipeline:
             raise UsageError(f"model: expected a causal model for {use}, got {self.model.name}")
 
     def _checked_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        width, height = self.size if size is None else size
+        try:
+            width, height = self.size if size is None else size
+        except (TypeError, ValueError):
+            raise UsageError(f"size: expected a width and a height in pixels, got {size!r}") from None
         whole("size", width, 1)
         whole("size", height, 1)
         patch = self.model.dit.config.patch

@@ -6,15 +6,16 @@ import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wavecore.arguments import whole
 from wavecore.cache import pages_needed
-from wavecore.control.streaming import transition_weights
+from wavecore.control.streaming import transition_share
 from wavecore.decoding import Decoding, GroupPlan, LocalDecoding, WorkerDecoding
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
@@ -70,11 +71,11 @@ class _Prompt:
     text: str
     features: Tensor
     context: TextContext
-    way: deque[TextContext] = field(default_factory=deque)  # from the prompt before it, a chunk each
+    way: Iterator[TextContext]  # from the prompt before it, a chunk each
 
     def next(self) -> _Prompt:
         """What the next chunk follows."""
-        return replace(self, context=self.way.popleft()) if self.way else self
+        return replace(self, context=next(self.way, self.context))
 
 
 class _Complete(NamedTuple):
@@ -231,11 +232,11 @@ class Session:
             Its version, which the frame groups that follow it carry.
         """
         text = check_prompt(prompt)
-        weights = transition_weights(transition)
+        whole("transition", transition, 1)
         with self._updates:
             if self._closed:
                 raise UsageError("update: expected an open session, got a closed one")
-            self._prompt = self._encode(self._prompt.version + 1, text, weights[:-1])
+            self._prompt = self._encode(self._prompt.version + 1, text, transition)
             return self._prompt.version
 
     def __iter__(self) -> Session:
@@ -384,10 +385,18 @@ class Session:
     # -- helpers -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _encode(self, version: int, text: str, way: Sequence[float] = ()) -> _Prompt:
-        self.trace.record("prompt", version=version, prompt=text, transition=len(way) + 1)
-        encode = self._placement.encode_text
+    def _encode(self, version: int, text: str, transition: int = 1) -> _Prompt:
+        self.trace.record("prompt", version=version, prompt=text, transition=transition)
         with self.trace.span("text", version=version):
             features = self.model.encode_text([text])
-            between = [encode(self._prompt.features.lerp(features, share)) for share in way]
-            return _Prompt(version, text, features, encode(features), deque(between))
+            context = self._placement.encode_text(features)
+        way = self._way(self._prompt.features, features, transition) if transition > 1 else iter(())
+        return _Prompt(version, text, features, context, way)
+
+    def _way(self, origin: Tensor, features: Tensor, chunks: int) -> Iterator[TextContext]:
+        """Encode the mixtures of a transition, each when its chunk enters; the last follows none."""
+        for index in range(chunks - 1):
+            with torch.inference_mode():
+                mixed = origin.lerp(features, transition_share(index, chunks))
+                context = self._placement.encode_text(mixed)
+            yield context

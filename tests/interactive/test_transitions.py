@@ -76,7 +76,7 @@ def test_a_session_goes_over_and_can_be_replayed(pipe, tmp_path, cut):
 def test_wrong_transitions_are_named(pipe, joint_pipe):
     with (
         start(pipe) as session,
-        pytest.raises(UsageError, match="transition: expected at least 1 chunk, got 0"),
+        pytest.raises(UsageError, match="transition: expected a whole number of at least 1, got 0"),
     ):
         session.update(NEW, 0)
     with start(joint_pipe, "keyframes") as session:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wavecore.control.speculative.conditions import Gradual
-from wavecore.control.streaming import transition_weights
+from wavecore.control.streaming import transition_share
 from wavecore.models.dit import TextContext
 from wavecore.rounds.calls import Piece
 
@@ -77,10 +77,10 @@ class Conditions:
         position = pieces[0].start
         if self._way is None or self._way.prompt is not prompt or position <= self._way.first:
             self._way = _Way(prompt, position, _cut(before, _DEPTH))
-        way, weights = self._way, transition_weights(prompt.chunks)
+        way = self._way
         followed: dict[int, Followed] = {}
         for piece in pieces:
-            share = weights[min((piece.start - way.first) // self._chunk, len(weights) - 1)]
+            share = transition_share((piece.start - way.first) // self._chunk, prompt.chunks)
             followed[piece.start] = str(prompt) if share == 1 else Mixture(way.origin, str(prompt), share)
         return followed
 

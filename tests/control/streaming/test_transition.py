@@ -1,13 +1,8 @@
 """Transitions between prompts."""
 
-import pytest
-
-from wavecore.control.streaming import transition_weights
-from wavecore.errors import UsageError
+from wavecore.control.streaming import transition_share
 
 
-def test_weights_rise_evenly_to_the_new_prompt():
-    assert transition_weights(1) == (1.0,)
-    assert transition_weights(4) == (0.25, 0.5, 0.75, 1.0)
-    with pytest.raises(UsageError, match="transition"):
-        transition_weights(0)
+def test_shares_rise_evenly_to_the_new_prompt():
+    assert [transition_share(index, 1) for index in range(2)] == [1, 1]
+    assert [transition_share(index, 4) for index in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavecore.errors import UsageError
+from wavecore.arguments import whole
 
 
 class Gradual(str):
@@ -19,8 +19,7 @@ class Gradual(str):
 
     def __new__(cls, prompt: str, chunks: int) -> Gradual:
         """Make one; of one chunk it is a change at once."""
-        if chunks < 1:
-            raise UsageError(f"transition: expected at least 1 chunk, got {chunks}")
+        whole("transition", chunks, 1)
         made = super().__new__(cls, prompt)
         made.chunks = chunks
         return made

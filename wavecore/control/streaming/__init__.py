@@ -9,7 +9,7 @@ from wavecore.control.streaming.noise import NoiseController, NoiseSettings, pix
 from wavecore.control.streaming.partition import bottleneck, partition, worth_moving
 from wavecore.control.streaming.settings import StreamingSettings
 from wavecore.control.streaming.sinks import SinkChange, SinkSet
-from wavecore.control.streaming.transition import transition_weights
+from wavecore.control.streaming.transition import transition_share
 
 __all__ = [
     "Arrival",
@@ -29,6 +29,6 @@ __all__ = [
     "bottleneck",
     "partition",
     "pixel_differences",
-    "transition_weights",
+    "transition_share",
     "worth_moving",
 ]

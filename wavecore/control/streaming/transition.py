@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from wavecore.errors import UsageError
 
-
-def transition_weights(chunks: int) -> tuple[float, ...]:
-    """Share of the new prompt in each chunk of a transition: evenly rising, 1 in the last.
+def transition_share(index: int, chunks: int) -> float:
+    """Share of the new prompt in a chunk of a transition: evenly rising, 1 in the last and from then on.
 
     Parameters
     ----------
+    index : int
+        Of the chunk, 0 where the transition begins.
     chunks : int
         Length of the transition; 1 is a change at once.
     """
-    if chunks < 1:
-        raise UsageError(f"transition: expected at least 1 chunk, got {chunks}")
-    return tuple((index + 1) / chunks for index in range(chunks))
+    return min(index + 1, chunks) / chunks
