@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from wavecore.control.adapter_name import AdapterName
 from wavecore.errors import UsageError
 from wavecore.faults import fault, first_fault, read_yaml, shown, usage_error
 from wavecore.model_settings import FilePath, ModelSettings
@@ -65,7 +66,6 @@ def _schedule(value: object) -> object:
     return read_schedule(value) if isinstance(value, str | os.PathLike) else value
 
 
-AdapterName = Literal["retained-prefix", "clean-prefill", "boundary-image", "latent-input", "keyframes"]
 Prompt = Annotated[str, BeforeValidator(_prompt)]
 Size = Annotated[tuple[int, int], BeforeValidator(_size)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
-from wavecore.config import AdapterName
+from wavecore.control.adapter_name import AdapterName
 from wavecore.control.speculative import (
     ADAPTERS,
     FALLBACKS,
