@@ -12,8 +12,8 @@ ROOT = Path(wavecore.__file__).parent
 LAYERS = [
     {"errors", "transfer"},
     {"arguments", "faults", "files", "interrupts", "prompt", "rounds"},
-    {"_native", "triton_kernels", "control", "media", "metrics", "sprites", "trace", "config"},
-    {"ops"},
+    {"_native", "triton_kernels", "control", "media", "metrics", "sprites", "trace"},
+    {"ops", "config"},
     {"cache"},
     {"models"},
     {"placement", "source"},
