@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from wavecore.commands.console import progress, report
-from wavecore.commands.options import Command, json_option, refuse_others
+from wavecore.commands.options import Command, json_option, refuse_others, settings_options
+from wavecore.config import load_settings
 from wavecore.errors import UsageError
+from wavecore.model_settings import ModelSettings
 from wavecore.rounds import RoundsKind
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ _ROUNDS = get_args(RoundsKind)
 
 
 @click.command("eval", cls=Command)
-@click.option("--model", default="sprites", show_default=True, help="sprites, or the path of its weights.")
+@settings_options(ModelSettings)
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Denoising steps.")
 @click.option("--rounds", metavar="|".join(_ROUNDS), default="wavefront", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the clips.")
@@ -31,7 +33,6 @@ _ROUNDS = get_args(RoundsKind)
 )
 @json_option
 def command(
-    model: str,
     steps: int,
     rounds: str,
     seed: int,
@@ -39,6 +40,7 @@ def command(
     edited: str | None,
     size: str | None,
     json_output: bool,
+    **flags: Any,
 ) -> None:
     """Measure a sprites model: does the video show what the prompt says, now and a minute later?
 
@@ -51,13 +53,12 @@ def command(
         refuse_others("with --source and --edited", "source", "edited", "size")
         _compare(source, edited, size, json_output)
         return
-    refuse_others("without --source and --edited", "model", "steps", "rounds", "seed")
+    refuse_others("without --source and --edited", *ModelSettings.model_fields, "steps", "rounds", "seed")
     if rounds not in _ROUNDS:
         raise UsageError(f"--rounds: expected one of {', '.join(_ROUNDS)}, got {rounds!r}")
-    import wavecore
+    pipe = load_settings(ModelSettings, flags).load()
     from wavecore.train.evaluation import Setting, evaluate
 
-    pipe = wavecore.load(model)
     setting = Setting(steps=steps, rounds=rounds, seed=seed)  # type: ignore[arg-type]
     with progress("clips", None, json_output) as advance:
         result = evaluate(pipe, setting, lambda what, done, total: advance(1))
