@@ -4,6 +4,7 @@ import os
 import signal
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from support.models import tiny_stream_model
@@ -182,3 +183,66 @@ def test_a_video_is_restyled_on_one_device_here(pipe):
 def test_a_live_source_is_not_for_replicas(pipe):
     with pytest.raises(UsageError, match="placement: expected local or layers for a live or shared stream"):
         pipe.restyle(iter([]), "a red ball", placement="replicas", hold=lambda _: False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": " "}, "prompt: expected text that is not blank"),
+        ({"size": (100, 32)}, "size: expected a width in multiples of 32"),
+        ({"fps": 0}, "fps: expected a number above 0, got 0"),
+        ({"frames": 5}, "frames: expected an iterable of frames, got int"),
+    ],
+)
+@pytest.mark.parametrize("placement", ["layers", "replicas"])
+def test_wrong_arguments_are_found_before_a_process_starts(pipe, monkeypatch, placement, arguments, message):
+    def refuse(*_, **__):
+        pytest.fail("a process was started")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    rounds = "stream_batch" if placement == "layers" else "wavefront"
+    given = {"frames": [], "prompt": "a star", "placement": placement, "rounds": rounds, **arguments}
+    with pytest.raises(UsageError, match=message):
+        pipe.restyle(**given)
+    if "frames" not in arguments:
+        del given["frames"]
+        with pytest.raises(UsageError, match=message):
+            pipe.session(**given)
+
+
+@pytest.mark.parametrize(("placement", "rounds"), [("layers", "stream_batch"), ("sequence", "wavefront")])
+def test_a_session_that_does_not_begin_leaves_no_process(pipe, placement, rounds):
+    def children():
+        return {process.pid for process in psutil.Process().children()}
+
+    before = children()
+    options = {"placement": placement, "rounds": rounds, "decoders": 99}
+    with pytest.raises(UsageError, match="decoders: expected at most 1") as caught:
+        pipe.session("a star", **options)
+    assert caught and children() <= before, "also while the error is held"
+    if placement == "layers":
+        with pytest.raises(UsageError, match="decoders: expected at most 1") as caught:
+            pipe.restyle([], "a star", **options)
+        assert caught and children() <= before
+
+
+def test_a_session_that_does_not_begin_gives_its_place_back(pipe, monkeypatch):
+    closed = []
+
+    class Counted:
+        probe = None
+
+        def open(self, *_):
+            return self
+
+        def encode_text(self, features):
+            raise WavecoreError("no text today")
+
+        def close(self):
+            closed.append(self)
+
+    with pytest.raises(WavecoreError, match="no text today"):
+        Session(
+            pipe.model, "a", pipe.rules("wavefront", 2), pipe.levels(2), 0, pipe.size, 16, place=Counted()
+        )
+    assert len(closed) == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from wavecore.trace import Trace
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from wavecore.placement.decode import DecodeOptions
+    from wavecore.placement.layers import RingVAE
 
 _LATENTS_PER_WORKER = 6
 
@@ -156,3 +160,35 @@ class WorkerDecoding:
         self._done.clear()
         self._waiting.clear()
         self._pipeline.close()
+
+
+def start_decoding(
+    vae: StreamingVAE,
+    trace: Trace,
+    latent_size: tuple[int, int, int],
+    decoders: DecodeOptions | None,
+    codec: RingVAE | None,
+    wake: Callable[[], None],
+) -> Decoding:
+    """Begin to decode: in processes of `decoders`, on the rank of a ring that `codec` says, or else here.
+
+    Parameters
+    ----------
+    latent_size : (c, h, w)
+    wake : callable ()
+        Called from another thread when processes have frames.
+
+    Raises
+    ------
+    UsageError
+        Processes that do not fit the decoder.
+    """
+    if decoders is not None:
+        from wavecore.placement.decode import start_decoders
+
+        # Checked there: one that can be cut.
+        pipeline = start_decoders(cast(Any, vae), latent_size, decoders, wake)
+        return WorkerDecoding(pipeline, decoders.workers, trace)
+    if codec is not None and (decoder := codec.remote_decoder()) is not None:
+        return WorkerDecoding(decoder, 1, trace)
+    return LocalDecoding(vae, trace)

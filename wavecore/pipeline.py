@@ -16,7 +16,8 @@ from wavecore.errors import UsageError
 from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
-from wavecore.placing import PlacementName, Placing
+from wavecore.placing import PlacementName, Placing, closed_on_error
+from wavecore.prompt import check_prompt
 from wavecore.recording import describe
 from wavecore.restyling import Restyling, start_ring, streaming_rules
 from wavecore.rounds import (
@@ -153,6 +154,7 @@ class Pipeline:
         UsageError
             An argument is wrong; the message names it.
         """
+        check_prompt(prompt)
         choice("placement", placement, get_args(PlacementName))
         choice("control", control, ("free", "speculative"))
         if speculation is not None and control != "speculative":
@@ -236,6 +238,7 @@ class Pipeline:
         prompt, seed, steps, size, fps, rounds, trace
             As for `session`.
         """
+        check_prompt(prompt)
         choice("placement", placement, ("local", "layers", "replicas"))
         if placement == "replicas" and (hold is not None or length is not None or shared is not None):
             raise UsageError("placement: expected local or layers for a live or shared stream, got replicas")
@@ -253,8 +256,13 @@ class Pipeline:
         noise = None if streaming.noise is None else NoiseController(streaming.noise)
         if noise is not None:
             strength = noise.strength
-        ring = None
+        levels, pixels = self.levels(steps, strength), self._checked_size(size)
+        fps = self.fps if fps is None else positive("fps", fps)
+        if not isinstance(frames, Iterable):
+            raise UsageError(f"frames: expected an iterable of frames, got {type(frames).__name__}")
+        source, ring = iter(frames), None
         placing = Placing(placement=placement, devices=devices, decoders=decoders)
+        workers = placing.decode_options()
         if placement == "layers":
             rules, ring = start_ring(self.model, rules, placing.ranks, trace, encode_on, decode_on)
         elif encode_on or decode_on:
@@ -268,30 +276,29 @@ class Pipeline:
             self.model.defaults.shift,
             streaming.sink_block,
         )
-        levels, pixels = self.levels(steps, strength), self._checked_size(size)
-        fps = self.fps if fps is None else positive("fps", fps)
         if placement == "replicas":
             return placing.start(
-                self.model, prompt, rules, levels, seed, pixels, fps, None, iter(frames), trace, restyling
+                self.model, prompt, rules, levels, seed, pixels, fps, None, source, trace, restyling
             )
-        return Session(
-            self.model,
-            prompt,
-            rules,
-            levels,
-            seed,
-            pixels,
-            fps,
-            source=iter(frames),
-            trace=trace,
-            restyling=restyling,
-            hold=hold,
-            length=length,
-            place=shared if ring is None else ring,
-            decoders=placing.decode_options(),
-            codec=None if ring is None else ring.vae,
-            idle=idle,
-        )
+        with closed_on_error(ring):
+            return Session(
+                self.model,
+                prompt,
+                rules,
+                levels,
+                seed,
+                pixels,
+                fps,
+                source=source,
+                trace=trace,
+                restyling=restyling,
+                hold=hold,
+                length=length,
+                place=shared if ring is None else ring,
+                decoders=workers,
+                codec=None if ring is None else ring.vae,
+                idle=idle,
+            )
 
     def __call__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -20,14 +21,25 @@ if TYPE_CHECKING:
     from wavecore.models.dit import CausalWanDiT
     from wavecore.placement.decode import DecodeOptions
     from wavecore.placement.device import SharedDevice
-    from wavecore.placement.interface import Place
+    from wavecore.placement.layers import Ring
     from wavecore.placement.replicas import ReplicaOptions, Replicas
-    from wavecore.placement.sequence import SequenceMode
+    from wavecore.placement.sequence import SequenceMode, SequencePlacement
     from wavecore.restyling import Restyling
     from wavecore.trace import Trace
 
 PlacementName = Literal["local", "replicas", "layers", "sequence"]
 _RANKS = 2  # where none are asked for
+
+
+@contextmanager
+def closed_on_error(place: Ring | SequencePlacement | None) -> Iterator[None]:
+    """End the processes that were started for a stream when that does not begin."""
+    try:
+        yield
+    except BaseException:
+        if place is not None:
+            place.close()
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +96,7 @@ class Placing:
             from wavecore.replica_session import ReplicaSession
 
             return ReplicaSession(*stream, self._replicas(rules.steps), decoders)
-        place: Place | None = None
+        place: Ring | SequencePlacement | None = None
         if self.placement == "layers":
             from wavecore.restyling import start_ring
 
@@ -97,7 +109,8 @@ class Placing:
             place = SequencePlacement(model.dit, options)
         else:
             self.check_one()
-        return Session(*stream, place=place, decoders=decoders)
+        with closed_on_error(place):
+            return Session(*stream, place=place, decoders=decoders)
 
     def calls(
         self, model: StreamModel, rules: Rules, trace: Trace | None = None, shared: SharedDevice | None = None

@@ -16,7 +16,7 @@ from torch import Tensor
 from wavecore.arguments import whole
 from wavecore.cache import pages_needed
 from wavecore.control.streaming import transition_share
-from wavecore.decoding import Decoding, GroupPlan, LocalDecoding, WorkerDecoding
+from wavecore.decoding import GroupPlan, start_decoding
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.dit import TextContext
@@ -177,18 +177,10 @@ class Session:
         width, height = size
         factor = model.vae.spatial_factor
         latent_size = (model.dit.config.in_channels, height // factor, width // factor)
-        pages = pages_needed(rules, chunks)
-        self._placement: RoundPlacement
-        if place is None:
-            self._cache = local_cache(model.dit, pages, *latent_size[1:])
-            self._placement = LocalPlacement(model.dit, self._cache)
-        else:
-            self._placement = place.open(rules, pages, *latent_size[1:])
         self._flight: deque[Round] = deque()
         self._complete: deque[_Complete] = deque()
         self._handoff = Handoff(levels, seed, latent_size, model.device)
         self._restyling, self._hold, self._length, self._idle = restyling, hold, length, idle
-        self._placement.probe = None if restyling is None else restyling.sink_block
         self._source = None
         if source is not None:
             measure = restyling is not None and restyling.on_pixels
@@ -203,17 +195,21 @@ class Session:
         self._closed = False
         self.in_flight = 0
         self.on_admit: Callable[[int], None] = lambda chunk: None
-        self._prompt = self._encode(0, text)
         self._completed_version = 0
-        self._decoding: Decoding = LocalDecoding(model.vae, self.trace)
-        if decoders is not None:  # last of all: processes that nothing above can leave behind
-            from wavecore.placement.decode import start_decoders
-
-            vae: Any = model.vae  # checked there: one that can be cut
-            pipeline = start_decoders(vae, latent_size, decoders, self._wake)
-            self._decoding = WorkerDecoding(pipeline, decoders.workers, self.trace)
-        elif codec is not None and (decoder := codec.remote_decoder()) is not None:
-            self._decoding = WorkerDecoding(decoder, 1, self.trace)
+        pages = pages_needed(rules, chunks)
+        self._placement: RoundPlacement
+        if place is None:
+            self._cache = local_cache(model.dit, pages, *latent_size[1:])
+            self._placement = LocalPlacement(model.dit, self._cache)
+        else:
+            self._placement = place.open(rules, pages, *latent_size[1:])
+        try:
+            self._placement.probe = None if restyling is None else restyling.sink_block
+            self._prompt = self._encode(0, text)
+            self._decoding = start_decoding(model.vae, self.trace, latent_size, decoders, codec, self._wake)
+        except BaseException:
+            self._placement.close()
+            raise
 
     # -- for the user --------------------------------------------------------------------
 
