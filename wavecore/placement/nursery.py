@@ -215,15 +215,13 @@ def _main() -> None:
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)
     while True:
-        for file, _ in poll.poll():
-            if file != control.fileno():
-                pid = next(pid for pid, watched in children.items() if watched == file)
-                _, status = os.waitpid(pid, 0)
-                poll.unregister(file)
-                os.close(children.pop(pid))
-                with suppress(OSError):
-                    control.send(("exit", (pid, status)))
-                continue
+        readable = {file for file, _ in poll.poll()}
+        for pid, status in _reap({pid for pid, file in children.items() if file in readable}):
+            poll.unregister(children[pid])
+            os.close(children.pop(pid))
+            with suppress(OSError):
+                control.send(("exit", (pid, status)))
+        if control.fileno() in readable:
             try:
                 kind, value = control.recv()
             except (EOFError, OSError):
@@ -254,6 +252,12 @@ def _main() -> None:
                 os.close(connection)
             with suppress(OSError):  # who asked has ended: the next turn of the loop ends the others
                 control.send(("forked", pids))
+
+
+def _reap(pids: set[int]) -> list[tuple[int, int]]:
+    """Wait for processes that have ended: first those ended by a signal, which others may have missed."""
+    statuses = [os.waitpid(pid, 0) for pid in pids]
+    return sorted(statuses, key=lambda ended: not os.WIFSIGNALED(ended[1]))
 
 
 def _fork(connection: int, others: list[int], dit: CausalWanDiT, digest: str) -> int:
