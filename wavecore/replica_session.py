@@ -52,7 +52,7 @@ class ReplicaSession(Session):
         latent = model.dit.config.in_channels, size[1] // factor, size[0] // factor
         self._last_context: TextContext | None = None
         self._conditions = -1
-        self._own = not isinstance(replicas, Replicas)
+        own = not isinstance(replicas, Replicas)
         if not isinstance(replicas, Replicas):
             replicas = Replicas(model.dit, rules, latent, replicas, trace)
         self._replicas = replicas
@@ -73,14 +73,17 @@ class ReplicaSession(Session):
                 decoders=decoders,
             )
         except BaseException:
-            self._close_own()
+            if own:
+                replicas.close()
             raise
+        if own:
+            self._belongings.add(replicas.close)
         try:
             self._stream = replicas.stream(rules, levels, seed, self._rounds.chunks)
         except BaseException:
-            super().close()
-            self._close_own()
+            self._belongings.close()
             raise
+        self._belongings.add(self._stream.close)
 
     def _advance(self) -> bool:
         """Let chunks enter as far as stages want them, and take the next one that is complete.
@@ -119,15 +122,3 @@ class ReplicaSession(Session):
 
     def _wake(self) -> None:
         self._replicas.wake()
-
-    def close(self) -> None:
-        """Give up the stream; processes of its own end."""
-        if self._closed:
-            return
-        super().close()
-        self._stream.close()
-        self._close_own()
-
-    def _close_own(self) -> None:
-        if self._own:
-            self._replicas.close()

@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from wavecore.arguments import whole
 from wavecore.cache import pages_needed
-from wavecore.control.streaming import transition_share
+from wavecore.condition import Condition, mixtures
 from wavecore.decoding import GroupPlan, start_decoding
 from wavecore.errors import UsageError
+from wavecore.lifetime import Belongings, weakly
 from wavecore.models.bundle import StreamModel
-from wavecore.models.dit import TextContext
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.prompt import check_prompt
 from wavecore.restyling import Restyling
@@ -63,19 +63,6 @@ class FrameGroup:
 def frame_hash(frames: NDArray[np.uint8]) -> str:
     """BLAKE2b of frames, 32 hexadecimal digits."""
     return hashlib.blake2b(frames.tobytes(), digest_size=16).hexdigest()
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    version: int
-    text: str
-    features: Tensor
-    context: TextContext
-    way: Iterator[TextContext]  # from the prompt before it, a chunk each
-
-    def next(self) -> _Prompt:
-        """What the next chunk follows."""
-        return replace(self, context=next(self.way, self.context))
 
 
 class _Complete(NamedTuple):
@@ -191,25 +178,29 @@ class Session:
         self._ready: deque[FrameGroup] = deque()
         self._groups = 0
         self._frames_out = 0
-        self._of_chunk: dict[int, _Prompt] = {}
+        self._of_chunk: dict[int, Condition] = {}
         self._closed = False
         self.in_flight = 0
         self.on_admit: Callable[[int], None] = lambda chunk: None
         self._completed_version = 0
         pages = pages_needed(rules, chunks)
+        self._belongings = Belongings(self)
         self._placement: RoundPlacement
         if place is None:
             self._cache = local_cache(model.dit, pages, *latent_size[1:])
             self._placement = LocalPlacement(model.dit, self._cache)
         else:
             self._placement = place.open(rules, pages, *latent_size[1:])
+        self._belongings.add(self._placement.close)
         try:
             self._placement.probe = None if restyling is None else restyling.sink_block
             self._prompt = self._encode(0, text)
-            self._decoding = start_decoding(model.vae, self.trace, latent_size, decoders, codec, self._wake)
+            wake = weakly(self._wake)
+            self._decoding = start_decoding(model.vae, self.trace, latent_size, decoders, codec, wake)
         except BaseException:
-            self._placement.close()
+            self._belongings.close()
             raise
+        self._belongings.add(self._decoding.close)
 
     # -- for the user --------------------------------------------------------------------
 
@@ -247,14 +238,16 @@ class Session:
             return self._ready.popleft()
 
     def close(self) -> None:
-        """Give up the stream's memory, once no thread makes a group; what was not taken yet is lost."""
+        """Give up the stream's memory, once no thread makes a group; what was not taken yet is lost.
+
+        Processes of a session that nobody closes end when it is garbage-collected.
+        """
         self._closed = True
         self._wake()
         with self._making:
             self._ready.clear()
             self._of_chunk.clear()
-            self._decoding.close()
-            self._placement.close()
+            self._belongings.close()
 
     def __enter__(self) -> Session:
         return self
@@ -381,18 +374,12 @@ class Session:
     # -- helpers -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _encode(self, version: int, text: str, transition: int = 1) -> _Prompt:
+    def _encode(self, version: int, text: str, transition: int = 1) -> Condition:
         self.trace.record("prompt", version=version, prompt=text, transition=transition)
+        encode = self._placement.encode_text
         with self.trace.span("text", version=version):
             features = self.model.encode_text([text])
-            context = self._placement.encode_text(features)
-        way = self._way(self._prompt.features, features, transition) if transition > 1 else iter(())
-        return _Prompt(version, text, features, context, way)
-
-    def _way(self, origin: Tensor, features: Tensor, chunks: int) -> Iterator[TextContext]:
-        """Encode the mixtures of a transition, each when its chunk enters; the last follows none."""
-        for index in range(chunks - 1):
-            with torch.inference_mode():
-                mixed = origin.lerp(features, transition_share(index, chunks))
-                context = self._placement.encode_text(mixed)
-            yield context
+            context = encode(features)
+        origin = self._prompt.features if version else features
+        way = mixtures(encode, origin, features, transition)
+        return Condition(version, text, features, context, way)

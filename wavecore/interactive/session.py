@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from wavecore.control.clock import SECOND, VirtualClock, WallClock
@@ -20,6 +22,7 @@ from wavecore.errors import UsageError, WavecoreError
 from wavecore.interactive.causal import CausalGenerator
 from wavecore.interactive.speculation import Parts, Speculation, make_parts
 from wavecore.interactive.worker import Stopped, ThreadWorker, VirtualWorker, Worker
+from wavecore.lifetime import Belongings, weakly
 from wavecore.models.bundle import StreamModel
 from wavecore.placement.calls import CallPlace
 from wavecore.prompt import check_prompt
@@ -134,22 +137,31 @@ class SpeculativeSession:
         self._worker: Worker
         self._wall: WallClock[Item] | None = None
         self._skips = 0
+        note, perform, observe = weakly(self._note), weakly(self._perform), weakly(self._observe)
         if self._real:
             self._wall = wall = WallClock[Item]()
-            self._worker = ThreadWorker(parts.generator, wall, self._note, speculation.job_timeout)
-            self._runner = Runner(parts.controller, wall, self._perform, self._observe)
+            self._worker = ThreadWorker(parts.generator, wall, note, speculation.job_timeout)
+            self._runner = Runner(parts.controller, wall, perform, observe)
         else:
             virtual: VirtualClock[Item] = VirtualClock(round(self.trace.clock() * SECOND))
-            self._worker = VirtualWorker(
-                parts.generator, virtual, parts.adapter, speculation.costs, self._note
-            )
-            self._runner = Runner(parts.controller, virtual, self._perform, self._observe)
+            self._worker = VirtualWorker(parts.generator, virtual, parts.adapter, speculation.costs, note)
+            self._runner = Runner(parts.controller, virtual, perform, observe)
         self._runner.update(prompt)
+        finish = self._runner.run
         if self._real:
-            self._thread = threading.Thread(target=self._run, name="wavecore-control", daemon=True)
-            self._thread.start()
+            arguments = self._runner, weakly(self._stop)
+            thread = threading.Thread(target=_run, args=arguments, name="wavecore-control", daemon=True)
+            thread.start()
+            finish = thread.join
+        self._belongings = Belongings(self)
+        self._belongings.add(partial(_close_worker, self._worker, self.trace))
+        self._belongings.add(finish)
+        self._belongings.add(self._runner.close)
+        if self._real:
             # An interpreter that ends while a thread is within PyTorch aborts.
-            atexit.register(self.close)
+            at_exit = weakly(self.close)
+            atexit.register(at_exit)
+            self._belongings.add(partial(atexit.unregister, at_exit))
 
     # -- for the user --------------------------------------------------------------------
 
@@ -238,19 +250,13 @@ class SpeculativeSession:
     def close(self) -> None:
         """End the stream and give up its memory; what was not taken yet is lost.
 
-        A call that is under way is waited for, `job_timeout` seconds at most.
+        A call that is under way is waited for, `job_timeout` seconds at most. A session that nobody closes
+        ends when it is garbage-collected.
         """
-        atexit.unregister(self.close)
-        self._runner.close()
-        if self._real:
-            self._thread.join()
-        else:
-            with self._arrived:  # no thread that iterates takes a step any more
-                self._runner.run()
+        with nullcontext() if self._real else self._arrived:  # no thread that iterates takes a step any more
+            self._belongings.close()
         self._over = True
         self._ready.clear()
-        if not self._worker.close():
-            self.trace.record("ignore", track="worker", event="close", reason="a call does not end")
 
     def __enter__(self) -> SpeculativeSession:
         return self
@@ -260,13 +266,10 @@ class SpeculativeSession:
 
     # -- for the runner ------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            self._runner.run()
-        except BaseException as error:  # the thread that iterates raises it
-            self._error = error
+    def _stop(self, error: BaseException | None) -> None:
+        """Take note that the runner has stopped; the thread that iterates raises an error."""
         with self._arrived:
-            self._over = True
+            self._error, self._over = error, True
             self._arrived.notify_all()
 
     def _observe(self, event: Event) -> None:
@@ -305,6 +308,21 @@ class SpeculativeSession:
         event_log.record(self.trace, output, **more)
 
 
+def _run(runner: Runner, stop: Callable[[BaseException | None], None]) -> None:
+    """Run to the end, in a thread that does not keep the session alive."""
+    try:
+        runner.run()
+    except BaseException as error:
+        stop(error)
+    else:
+        stop(None)
+
+
+def _close_worker(worker: Worker, trace: Trace) -> None:
+    if not worker.close():
+        trace.record("ignore", track="worker", event="close", reason="a call does not end")
+
+
 def start_session(
     model: StreamModel,
     prompt: str,
@@ -319,7 +337,6 @@ def start_session(
     place: CallPlace | None = None,
 ) -> SpeculativeSession:
     """Start a stream; parameters as for `Pipeline.session`, `place` as for `make_parts`."""
-    check_prompt(prompt)
     parts = make_parts(model, speculation, rules, levels, seed, size, fps, place)
     place_name = "local" if place is None else place.name
     description = describe(model, rules, seed, size, fps, num_frames, place_name)
