@@ -124,13 +124,14 @@ def quantize_value_pages_kernel(
     dim_mask = dims < head_dim
     values = v_pages + page * v_page + head * v_head
     highest = tl.zeros((BLOCK_N,), tl.float32)
+    faulty = tl.zeros((BLOCK_N,), tl.float32)  # NaN for good, which a device's maximum would drop
     for start in range(0, length, BLOCK_N):
         token = (start + rows).to(tl.int64)
         mask = (token < length)[:, None] & dim_mask[None, :]
         block = tl.load(values + token[:, None] * v_token + dims[None, :], mask, other=0).to(tl.float32)
-        # A number that is not finite makes it NaN, for good.
-        highest = tl.maximum(highest, tl.max(tl.abs(block), 1)) + tl.sum(block * 0.0, 1)
-    high = tl.max(highest) + tl.sum(highest * 0.0)
+        highest = tl.maximum(highest, tl.max(tl.abs(block), 1))
+        faulty += tl.sum(block * 0.0, 1)
+    high = tl.max(highest) + tl.sum(faulty)
     kept = (high >= 7.888609052210118e-31) | (high != high)  # 2^-100, as for int8
     factor = tl.where(kept, tl.div_rn(448.0, tl.where(kept, high, 1.0)), 0.0)
     tl.store(scale + page * heads + head, tl.where(kept, tl.div_rn(high, 448.0), 0.0), page >= 0)

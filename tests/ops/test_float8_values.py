@@ -123,6 +123,15 @@ def test_zeros_and_numbers_that_are_not_finite(backend: str) -> None:
     assert not pages.data.float().isnan().any()
 
 
+def test_a_number_that_is_not_finite_counts_wherever_it_lies_in_a_long_page(backend: str) -> None:
+    values = torch.randn(3, 200, 1, 16)
+    for page, token in enumerate((0, 100, 199)):
+        values[page, token, 0, 5] = torch.nan if page else torch.inf
+    pages, ids = ops.empty_value_pages(3, 200, 1, 16), torch.arange(3, dtype=torch.int32)
+    ops.quantize_value_pages(values, ids, torch.full_like(ids, 200), pages)
+    assert pages.scale.isnan().all()
+
+
 def test_empty_context_is_zero_and_minus_infinity(backend: str) -> None:
     out, lse = ops.paged_attention_int8(*arguments(Context(RAGGED)), return_lse=True)
     assert not out[1].any()
