@@ -1,6 +1,8 @@
 """Sessions and the pipeline on a small random model: counts, versions, isolation, repeatability."""
 
 import copy
+import os
+import pickle
 import threading
 from dataclasses import replace
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from wavecore.errors import InputError, UsageError
+from wavecore.errors import InputError, UsageError, WavecoreError
 from wavecore.loading import load
 from wavecore.models.bundle import StreamDefaults, StreamModel
 from wavecore.models.dit import CausalWanDiT, DiTConfig
@@ -251,6 +253,29 @@ def test_wrong_arguments_are_named(pipe, arguments, message):
 def test_the_one_shot_call_takes_no_size_of_zero(pipe, size):
     with pytest.raises(UsageError, match="size: expected a whole number of at least 1, got 0"):
         pipe("a red ball", num_frames=5, **size)
+
+
+def test_a_forked_process_is_refused_instead_of_waited_for(pipe):
+    def refused(threads):
+        child = os.fork()
+        if not child:
+            torch.set_num_threads(threads)
+            try:
+                pipe.session("a red ball")
+            except WavecoreError as error:
+                os._exit(7 if "got a forked one" in str(error) else 1)
+            except BaseException:
+                os._exit(2)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    assert refused(threads=2) and not refused(threads=1)
+
+
+def test_a_pipeline_can_be_pickled(pipe):
+    there = pickle.loads(pickle.dumps(pipe))
+    expected, made = (frames_of(one.session("a blue box", num_frames=9)) for one in (pipe, there))
+    assert np.array_equal(made, expected)
 
 
 def test_wrong_sources_are_named(pipe):

@@ -34,5 +34,21 @@ def share(name: str, value: float) -> float:
     return value
 
 
+def pixels(value: tuple[int, int], across: int, down: int) -> tuple[int, int]:
+    """`value`, which must be a width in multiples of `across` and a height in multiples of `down`."""
+    try:
+        width, height = value
+    except (TypeError, ValueError):
+        raise UsageError(f"size: expected a width and a height in pixels, got {value!r}") from None
+    whole("size", width, 1)
+    whole("size", height, 1)
+    if width % across or height % down:
+        raise UsageError(
+            f"size: expected a width in multiples of {across} and a height in multiples of {down}, "
+            f"got {width}x{height}"
+        )
+    return width, height
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)

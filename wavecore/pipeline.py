@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args, overload
@@ -10,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavecore.arguments import choice, positive, share, whole
+from wavecore.arguments import choice, pixels, positive, share, whole
 from wavecore.control.streaming import NoiseController, StreamingSettings
-from wavecore.errors import UsageError
+from wavecore.errors import UsageError, WavecoreError
 from wavecore.interactive.session import SpeculativeSession, start_session
 from wavecore.interactive.speculation import Speculation
 from wavecore.models.bundle import StreamModel
@@ -58,6 +59,9 @@ class PipelineOutput:
 class Pipeline:
     """A model that is loaded once and serves any number of sessions.
 
+    It can be pickled, with all weights. A process that was forked from the one that made it can use it only
+    while PyTorch has one thread: the others are not there, and would be waited for without end.
+
     Parameters
     ----------
     model : StreamModel
@@ -65,6 +69,10 @@ class Pipeline:
 
     def __init__(self, model: StreamModel) -> None:
         self.model = model
+        self._process = os.getpid()
+
+    def __reduce__(self) -> tuple[type[Pipeline], tuple[StreamModel]]:
+        return type(self), (self.model,)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -154,6 +162,7 @@ class Pipeline:
         UsageError
             An argument is wrong; the message names it.
         """
+        self._check_process()
         check_prompt(prompt)
         choice("placement", placement, get_args(PlacementName))
         choice("control", control, ("free", "speculative"))
@@ -167,7 +176,7 @@ class Pipeline:
         if num_frames is not None:
             whole("num_frames", num_frames, 1)
         whole("seed", seed)
-        rules, levels, pixels = self.rules(rounds, steps), self.levels(steps), self._checked_size(size)
+        rules, levels, size = self.rules(rounds, steps), self.levels(steps), self._checked_size(size)
         placing = Placing(
             placement=placement, devices=devices, split=split, replicas=replicas, decoders=decoders
         )
@@ -175,13 +184,13 @@ class Pipeline:
             place = placing.calls(self.model, rules, trace, shared)
             chosen = Speculation() if speculation is None else speculation
             return start_session(
-                self.model, prompt, chosen, rules, levels, seed, pixels, fps, num_frames, trace, place
+                self.model, prompt, chosen, rules, levels, seed, size, fps, num_frames, trace, place
             )
         self._causal("control 'free'")
         if trace is not None:
-            described = describe(self.model, rules, seed, pixels, fps, num_frames, placement)
+            described = describe(self.model, rules, seed, size, fps, num_frames, placement)
             trace.record("session", control="free", **described, devices=devices, split=split)
-        return placing.start(self.model, prompt, rules, levels, seed, pixels, fps, num_frames, trace=trace)
+        return placing.start(self.model, prompt, rules, levels, seed, size, fps, num_frames, trace=trace)
 
     def restyle(
         self,
@@ -238,6 +247,7 @@ class Pipeline:
         prompt, seed, steps, size, fps, rounds, trace
             As for `session`.
         """
+        self._check_process()
         check_prompt(prompt)
         choice("placement", placement, ("local", "layers", "replicas"))
         if placement == "replicas" and (hold is not None or length is not None or shared is not None):
@@ -256,7 +266,7 @@ class Pipeline:
         noise = None if streaming.noise is None else NoiseController(streaming.noise)
         if noise is not None:
             strength = noise.strength
-        levels, pixels = self.levels(steps, strength), self._checked_size(size)
+        levels, size = self.levels(steps, strength), self._checked_size(size)
         fps = self.fps if fps is None else positive("fps", fps)
         if not isinstance(frames, Iterable):
             raise UsageError(f"frames: expected an iterable of frames, got {type(frames).__name__}")
@@ -278,7 +288,7 @@ class Pipeline:
         )
         if placement == "replicas":
             return placing.start(
-                self.model, prompt, rules, levels, seed, pixels, fps, None, source, trace, restyling
+                self.model, prompt, rules, levels, seed, size, fps, None, source, trace, restyling
             )
         with closed_on_error(ring):
             return Session(
@@ -287,7 +297,7 @@ class Pipeline:
                 rules,
                 levels,
                 seed,
-                pixels,
+                size,
                 fps,
                 source=source,
                 trace=trace,
@@ -369,23 +379,18 @@ class Pipeline:
         """Noise level of each stage; see `StreamDefaults.levels`."""
         return self.model.defaults.levels(steps, strength)
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process and torch.get_num_threads() > 1:
+            raise WavecoreError(
+                "session: expected the process that made the pipeline, or one spawned from it, got a forked "
+                "one, where PyTorch's threads are missing: use multiprocessing's spawn, or "
+                "torch.set_num_threads(1)"
+            )
+
     def _causal(self, use: str) -> None:
         if self.model.defaults.joint_latents is not None:
             raise UsageError(f"model: expected a causal model for {use}, got {self.model.name}")
 
     def _checked_size(self, size: tuple[int, int] | None) -> tuple[int, int]:
-        try:
-            width, height = self.size if size is None else size
-        except (TypeError, ValueError):
-            raise UsageError(f"size: expected a width and a height in pixels, got {size!r}") from None
-        whole("size", width, 1)
-        whole("size", height, 1)
-        patch = self.model.dit.config.patch
-        factor = self.model.vae.spatial_factor
-        across, down = factor * patch[2], factor * patch[1]
-        if width < across or height < down or width % across or height % down:
-            raise UsageError(
-                f"size: expected a width in multiples of {across} and a height in multiples of {down}, "
-                f"got {width}x{height}"
-            )
-        return width, height
+        patch, factor = self.model.dit.config.patch, self.model.vae.spatial_factor
+        return pixels(self.size if size is None else size, factor * patch[2], factor * patch[1])

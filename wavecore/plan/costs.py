@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from wavecore.arguments import pixels
 from wavecore.errors import UsageError
 from wavecore.models.dit_config import WAN_1_3B, WAN_14B, DiTConfig
 from wavecore.plan.simulate import Cost
@@ -49,13 +50,8 @@ class Model:
 
     def tokens(self, size: tuple[int, int]) -> int:
         """Tokens of a chunk of `size` = (width, height) pixels."""
-        width, height = size
         across, down = self.spatial * self.dit.patch[2], self.spatial * self.dit.patch[1]
-        if width % across or height % down or not width or not height:
-            raise UsageError(
-                f"size: expected a width in multiples of {across} and a height in multiples of {down}, "
-                f"got {width}x{height}"
-            )
+        width, height = pixels(size, across, down)
         return self.chunk_frames * (width // across) * (height // down)
 
     def linear_flops(self, tokens: int) -> float:
