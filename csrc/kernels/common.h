@@ -46,28 +46,30 @@ inline V absolute(V v) { return maximum(v, zero() - v); }
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// 2^x for |x| <= 126, relative error below 2e-7 (minimax polynomial of degree 5); NaN stays NaN.
+// 2^x for |x| <= 126, relative error below 2e-7 (minimax polynomial of degree 5); NaN stays NaN. Where powers saturate
+// any x.
 inline V exp2_within(V x) {
-  V f;
-  V scale = split_exponent(x, f);
+  V whole;
+  V f = split_exponent(x, whole);
   V p = set1(0x1.5c08b0p-10f);
   p = fma(p, f, set1(0x1.3d0c48p-7f));
   p = fma(p, f, set1(0x1.c6b6e6p-5f));
   p = fma(p, f, set1(0x1.ebf918p-3f));
   p = fma(p, f, set1(0x1.62e428p-1f));
   p = fma(p, f, set1(0x1.000002p+0f));
-  return p * scale;
+  return times_power(p, whole);
 }
 
-// 2^x for x <= 0; at least 2^-126.
-inline V exp2_negative(V x) { return exp2_within(maximum(set1(-126.0f), x)); }
+// 2^x for x <= 0; where powers do not saturate at least 2^-126.
+inline V exp2_negative(V x) { return exp2_within(kPowersSaturate ? x : maximum(set1(-126.0f), x)); }
 
 // GELU by its tanh approximation, x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3). Where the exponential
 // is cut off, the result is smaller than any that could be told from 0.
 inline V gelu(V x) {
   constexpr float kLinear = -2.0f * 0.7978845608028654f * kLog2E;
   V power = x * fma(x * x, set1(kLinear * 0.044715f), set1(kLinear));
-  return x / (set1(1.0f) + exp2_within(minimum(set1(126.0f), maximum(set1(-126.0f), power))));
+  if (!kPowersSaturate) power = minimum(set1(126.0f), maximum(set1(-126.0f), power));
+  return x / (set1(1.0f) + exp2_within(power));
 }
 
 inline float reciprocal_root(float x) { return 1.0f / __builtin_sqrtf(x); }

@@ -65,9 +65,6 @@ template <Ending ending, typename T, typename G>
 void whole_tiles(const LinearArgs& a, RowWalk& walk, int64_t rows, int64_t first, const float* left,
                  int64_t left_stride, const float* panel, int64_t depth, const float* before, PanelAhead<T>& ahead) {
   constexpr bool adds = ending == Ending::residual || ending == Ending::gate;
-  V bias[kVectors];
-#pragma GCC unroll 4
-  for (int j = 0; j < kVectors; ++j) bias[j] = a.bias ? load(a.bias + first + j * W) : zero();
   for (int64_t row = 0; row < rows; row += kRows) {
     ahead.fetch();
     T* out = static_cast<T*>(a.out) + walk.row * a.outputs + first;
@@ -80,7 +77,7 @@ void whole_tiles(const LinearArgs& a, RowWalk& walk, int64_t rows, int64_t first
     if constexpr (!adds) walk.row += kRows;
     const float* sums = before ? before + row * kPanel : nullptr;
     panel_product(left + row * left_stride, left_stride, panel, depth, sums, [&](int r, int j, V sum) {
-      V value = sum + bias[j];
+      V value = a.bias ? sum + load(a.bias + first + j * W) : sum;
       if constexpr (ending == Ending::gelu) value = gelu(value);
       if constexpr (ending == Ending::residual) value = value + load(residual[r] + j * W);
       if constexpr (ending == Ending::gate) value = fma(value, load(gate[r] + j * W), load(residual[r] + j * W));

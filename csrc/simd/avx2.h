@@ -66,13 +66,16 @@ inline V rotate(V x, V r) {
   return _mm256_fmaddsub_ps(x, _mm256_moveldup_ps(r), _mm256_mul_ps(swapped, _mm256_movehdup_ps(r)));
 }
 
-inline V split_exponent(V x, V& fraction) {
+inline V split_exponent(V x, V& whole) {
   V magic = set1(0x1.8p23f);
-  V shifted = _mm256_add_ps(x, magic);
-  fraction = _mm256_sub_ps(x, _mm256_sub_ps(shifted, magic));
-  __m256i power = _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(power, 23));
+  whole = _mm256_add_ps(x, magic);
+  return _mm256_sub_ps(x, _mm256_sub_ps(whole, magic));
 }
+inline V times_power(V v, V whole) {
+  __m256i power = _mm256_add_epi32(_mm256_castps_si256(whole), _mm256_set1_epi32(127));
+  return _mm256_mul_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(power, 23)));
+}
+constexpr bool kPowersSaturate = false;
 
 // The nearest integers, within int8.
 inline void store_rounded(int8_t* p, V v) {

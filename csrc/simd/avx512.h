@@ -57,13 +57,13 @@ inline V rotate(V x, V r) {
   return _mm512_fmaddsub_ps(x, _mm512_moveldup_ps(r), _mm512_mul_ps(swapped, _mm512_movehdup_ps(r)));
 }
 
-inline V split_exponent(V x, V& fraction) {
-  V magic = set1(0x1.8p23f);
-  V shifted = _mm512_add_ps(x, magic);
-  fraction = _mm512_sub_ps(x, _mm512_sub_ps(shifted, magic));
-  __m512i power = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(power, 23));
+inline V split_exponent(V x, V& whole) {
+  V fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  whole = _mm512_sub_ps(x, fraction);
+  return fraction;
 }
+inline V times_power(V v, V whole) { return _mm512_scalef_ps(v, whole); }
+constexpr bool kPowersSaturate = true;
 
 // The nearest integers, within int8.
 inline void store_rounded(int8_t* p, V v) {
@@ -89,7 +89,15 @@ inline void widen_left(const int8_t* from, Left* to) {
 }
 inline void widen_right(const int8_t* from, Right* to) { _mm512_storeu_si512(to, _mm512_loadu_si512(from)); }
 inline Sums shifted_zeros() { return _mm512_set1_epi8(-128); }
-inline Sums dot(Sums left, Sums right, Sums sums) { return _mm512_dpbusd_epi32(sums, left, right); }
+inline Sums dot(Sums left, Sums right, Sums sums) {
+#if defined(WAVECORE_EMULATE_VNNI)
+  return _mm512_dpbusd_epi32(sums, left, right);
+#else
+  // With the intrinsic GCC 12 copies every sum to another register and back.
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(left), "v"(right));
+  return sums;
+#endif
+}
 #else
 // Widened to int16 for the pairwise multiply-add.
 typedef int16_t Left;

@@ -100,17 +100,21 @@ inline V rotate(V x, V r) {
            x[3] * r[2] + x[2] * r[3]};
 }
 
-// 2^n for the integer nearest to x, and x minus that integer; |x| < 2^22.
-inline V split_exponent(V x, V& fraction) {
-  V shifted = x + set1(0x1.8p23f);  // the integer is now in the low bits
+// x without the nearest integer n, which `whole` keeps for `times_power`; |x| < 2^22.
+inline V split_exponent(V x, V& whole) {
+  whole = x + set1(0x1.8p23f);  // the integer is now in the low bits
+  return x - (whole - set1(0x1.8p23f));
+}
+// v * 2^n. Powers beyond those of a float are anything, or where they saturate 0 and infinity.
+inline V times_power(V v, V whole) {
   U bits;
-  __builtin_memcpy(&bits, &shifted, sizeof bits);
-  fraction = x - (shifted - set1(0x1.8p23f));
+  __builtin_memcpy(&bits, &whole, sizeof bits);
   U power = (bits + 127) << 23;
   V scale;
   __builtin_memcpy(&scale, &power, sizeof scale);
-  return scale;
+  return v * scale;
 }
+constexpr bool kPowersSaturate = false;
 
 // The nearest integers, within int8. NaN becomes -127.
 inline void store_rounded(int8_t* p, V v) {

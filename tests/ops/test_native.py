@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -153,50 +151,3 @@ def test_matrix_units_are_offered_only_where_the_system_grants_them() -> None:
         assert native.matrix_units() in ("usable", "refused by the system", "none in this build")
     elif native.matrix_units() != "usable":  # usable without the processor's flags: emulated
         assert native.matrix_units() in ("none in this processor", "none in this build")
-
-
-@pytest.fixture(scope="module")
-def tile_instructions() -> dict[str, set[str]]:
-    """For each function of the module that has any, its instructions on tiles."""
-    from wavecore import _native
-
-    objdump = shutil.which("objdump")
-    if objdump is None:
-        pytest.skip("no objdump")
-    if native.matrix_units() == "none in this build":
-        pytest.skip("the compiler or the system has no AMX")
-    if native.matrix_units() == "usable" and "amx_tile" not in processor_flags():
-        pytest.skip("emulated in plain code")
-    found: dict[str, set[str]] = {}
-    function = ""
-    command = [objdump, "-d", "-C", "--no-show-raw-insn", _native.__file__]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listing:
-        assert listing.stdout is not None
-        for line in listing.stdout:
-            if line.endswith(">:\n"):
-                function = line
-            elif tile := re.search(r"\t(\w*tile\w*|tdp\w+)", line):
-                found.setdefault(function, set()).add(tile[1])
-    return found
-
-
-@pytest.mark.parametrize(
-    ("function", "products"),
-    [
-        ("paged_attention_tiles", {"tdpbf16ps"}),
-        ("paged_attention_int8_tiles", {"tdpbf16ps", "tdpbssd"}),
-        ("int8_linear_tiles", {"tdpbssd"}),
-    ],
-)
-def test_matrix_instructions(
-    tile_instructions: dict[str, set[str]], function: str, products: set[str]
-) -> None:
-    """Each kernel multiplies on tiles, which it configures before and releases behind."""
-    everything: set[str] = set().union(
-        *(found for name, found in tile_instructions.items() if f"amx::{function}" in name)
-    )
-    assert everything == products | {"ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored"}
-
-
-def test_no_other_function_touches_tiles(tile_instructions: dict[str, set[str]]) -> None:
-    assert [name for name in tile_instructions if "amx::" not in name] == []

@@ -142,6 +142,17 @@ inline Floats unpackhi_ps(Floats a, Floats b) {
   });
 }
 
+inline Floats reduce_ps(Floats v, int) {  // an infinity becomes 0
+  return floats([&](int i) { return std::isinf(v[i]) ? 0.0f : v[i] - std::nearbyint(v[i]); });
+}
+inline Floats scalef_ps(Floats a, Floats b) {  // 0 and infinity beyond the powers of a float
+  return floats([&](int i) {
+    if (b[i] != b[i]) return b[i];
+    float power = std::floor(b[i]);
+    return std::ldexp(a[i], power > 1000.0f ? 1000 : power < -1000.0f ? -1000 : int(power));
+  });
+}
+
 template <typename F>
 float reduce(Floats v, F f) {
   for (int width = 8; width; width /= 2)
@@ -240,6 +251,8 @@ inline __m256i half_of_ints(Ints v, int half) {
 #define _mm512_add_ps emulated::add_ps
 #define _mm512_sub_ps emulated::sub_ps
 #define _mm512_mul_ps emulated::mul_ps
+#define _mm512_reduce_ps emulated::reduce_ps
+#define _mm512_scalef_ps emulated::scalef_ps
 #define _mm512_add_epi32 emulated::add_epi32
 #define _mm512_and_si512 emulated::and_si512
 #define _mm512_xor_si512 emulated::xor_si512
