@@ -1,33 +1,14 @@
 // Attention on the matrix units, bfloat16 products and float32 sums: what the scores are made of is for the caller.
 //
 // A work item is a block of query rows of one head of one slot, as in attention.h. Keys and values are packed into
-// tiles in groups of 32 keys of one page; a block of up to 16 groups serves all query rows, 32 at a time: scores,
-// softmax, weighted values. Keys that a group lacks are zero in the tiles, and their scores minus infinity.
+// tiles in groups of 32 keys of one page; a block of up to 16 groups serves all query rows, a strip of 32 at a time:
+// scores, softmax, weighted values. Keys that a group lacks are zero in the tiles, and their scores minus infinity.
 #pragma once
 
-#include "amx_product.h"
+#include "amx_strips.h"
 #include "attention.h"
 
 namespace wavecore::WAVECORE_ISA {
-
-constexpr int64_t kGroup = 32;       // keys: the depth of a bfloat16 tile
-constexpr int64_t kBlockGroups = 16;
-// Rows of scores and weights are an odd number of cache lines, so that columns spread over the sets of a cache.
-constexpr int64_t kScoreRow = kBlockGroups * kGroup + 16;
-constexpr int64_t kWeightRow = kBlockGroups * kGroup + 32;
-
-struct AttentionTiles {
-  int64_t steps;   // tiles along the depth of queries and keys
-  int64_t values;  // numbers of a value, padded
-  char* q;         // left tiles [rows / 16][steps]
-  char* k;         // right tiles [groups][2][steps]
-  char* v;         // right tiles [groups][values / 16]
-  float* scores;   // [32][kScoreRow], int32 sums in place of floats where keys are int8
-  bf16* weights;   // [32][kWeightRow]
-  float* out;      // [rows][values]
-  float* max;      // [rows]
-  float* sum;      // [rows]
-};
 
 // Buffers for heads whose keys are of `key_bytes` bytes.
 inline void carve(const PagedAttentionArgs& a, int64_t key_bytes, Carver& carver, AttentionTiles& s) {
@@ -37,8 +18,8 @@ inline void carve(const PagedAttentionArgs& a, int64_t key_bytes, Carver& carver
   carver.take(s.q, rows * s.steps * kTileRow);
   carver.take(s.k, kBlockGroups * kGroup * s.steps * kTileRow);
   carver.take(s.v, kBlockGroups * kGroup * s.values * int64_t(sizeof(bf16)));
-  carver.take(s.scores, kSide * kScoreRow);
-  carver.take(s.weights, kSide * kWeightRow);
+  carver.take(s.scores, 2 * kSide * kScoreRow);
+  carver.take(s.weights, 2 * kSide * kWeightRow);
   carver.take(s.out, rows * s.values);
   carver.take(s.max, rows);
   carver.take(s.sum, rows);
@@ -74,71 +55,84 @@ inline V minus_infinity_behind(V v, int64_t count) {
   return load(lanes);
 }
 
-// Scores of one row, score(at) for the columns [at, at + W) in units of log 2, to weights relative to the running
-// maximum; returns the decay of what came before.
-template <typename Score>
-inline float weigh_row(float* scores, const int64_t* keys, int64_t groups, bf16* weights, float& running_max,
-                       float& running_sum, Score score) {
+static_assert(kPowersSaturate, "a weight far above its reference is infinite");
+
+// Weights of a row may add up to this in a block before they are taken anew, from a higher reference.
+constexpr float kLargestSum = 0x1p20f;
+
+// Scores of one row to weights relative to a reference: the largest score of the row's first block. Later blocks take
+// it unseen, since bfloat16 and float32 have room above it, and look at what came out. score(at, shift) is a vector of
+// scores in units of log 2, from column `at` on, plus `shift`; meanwhile() is called once for each group. Returns the
+// decay of what came before.
+template <typename Score, typename Meanwhile>
+inline float weigh_row(const int64_t* keys, int64_t groups, bf16* weights, float& reference, float& running_sum,
+                       Score score, Meanwhile meanwhile) {
   const float infinity = __builtin_inff();
-  V high = set1(-infinity);
-  for (int64_t group = 0; group < groups; ++group) {
-    int64_t at = group * kGroup;
-    V low_half = score(at), high_half = score(at + W);
-    if (keys[group] < kGroup) {
-      low_half = minus_infinity_behind(low_half, keys[group]);
-      high_half = minus_infinity_behind(high_half, keys[group] - W);
+  auto each_group = [&](float shift, auto take) {
+    for (int64_t group = 0; group < groups; ++group) {
+      int64_t at = group * kGroup;
+      V low = score(at, set1(shift)), high = score(at + W, set1(shift));
+      if (keys[group] < kGroup) {
+        low = minus_infinity_behind(low, keys[group]);
+        high = minus_infinity_behind(high, keys[group] - W);
+      }
+      take(at, low, high);
     }
-    store(scores + at, low_half);
-    store(scores + at + W, high_half);
-    high = maximum(maximum(high, low_half), high_half);
+  };
+  auto highest = [&] {
+    V found = set1(-infinity);
+    each_group(0.0f, [&](int64_t, V low, V high) { found = maximum(maximum(found, low), high); });
+    return largest(found);
+  };
+  auto weigh = [&](auto meanwhile) {
+    V low_total = zero(), high_total = zero();
+    each_group(-reference, [&](int64_t at, V low, V high) {
+      meanwhile();
+      low = exp2_within(low);
+      high = exp2_within(high);
+      store_pair(weights + at, low, high);
+      low_total = low_total + low;
+      high_total = high_total + high;
+    });
+    return sum(low_total + high_total);
+  };
+  bool first = reference == -infinity;
+  if (first) reference = highest();
+  float total = weigh(meanwhile), decay = 1.0f;
+  if (!first && !(total <= kLargestSum)) {
+    float before = reference;
+    reference = highest();
+    decay = __builtin_exp2f(before - reference);
+    total = weigh([] {});
   }
-  float now = largest(high);
-  if (now < running_max) now = running_max;
-  V reference = set1(now), low_total = zero(), high_total = zero();
-  for (int64_t at = 0; at < groups * kGroup; at += kGroup) {
-    V low_half = exp2_negative(load(scores + at) - reference);
-    V high_half = exp2_negative(load(scores + at + W) - reference);
-    store_pair(weights + at, low_half, high_half);
-    low_total = low_total + low_half;
-    high_total = high_total + high_half;
-  }
-  // The first block decays nothing (running_max is -infinity, the sums are zero).
-  float decay = running_max == now || running_max == -infinity ? 1.0f : __builtin_exp2f(running_max - now);
-  running_sum = running_sum * decay + sum(low_total + high_total);
-  running_max = now;
+  running_sum = running_sum * decay + total;
   return decay;
 }
 
-// Adds a block of groups to the results of all rows. score(row, scores) is the V of one row's scores from the sums of
-// its products, see weigh_row.
+// Adds a block of groups to the results of all rows. score(row, at, sums, shift) is a vector of a row's scores from
+// the sums of its products, see weigh_row. While the vector units weigh a strip, the matrix units do the values of the
+// strip before and the scores of the one behind.
 template <typename Products, typename Score>
 inline void attend(const AttentionTiles& s, const int64_t* keys, int64_t groups, int64_t rows, Score score) {
-  int64_t strip = s.steps * kTileBytes, result_row = s.values * int64_t(sizeof(float));
+  StripProducts<Products> products(s, groups);
+  products.queue_scores(0);
+  products.finish();
   for (int64_t row = 0; row < rows; row += kSide) {
-    for (int64_t group = 0; group < groups; ++group) {
-      zero_sums();
-      add_products<Products>({s.q + row / kTile * strip, kTileRow, kTileBytes, strip},
-                             {s.k + group * 2 * strip, kTileRow, kTileBytes, strip}, s.steps);
-      store_sums(s.scores + group * kGroup, kScoreRow * sizeof(float));
-    }
+    if (row > 0) products.queue_values(row - kSide);
+    if (row + kSide < rows) products.queue_scores(row + kSide);
     for (int64_t r = 0; r < kSide; ++r) {
-      float* scores = s.scores + r * kScoreRow;
-      float decay = weigh_row(scores, keys, groups, s.weights + r * kWeightRow, s.max[row + r], s.sum[row + r],
-                              [&](int64_t at) { return score(row + r, at, scores + at); });
+      const float* sums = s.strip_scores(row) + r * kScoreRow;
+      float decay = weigh_row(
+          keys, groups, s.strip_weights(row) + r * kWeightRow, s.max[row + r], s.sum[row + r],
+          [&](int64_t at, V shift) { return score(row + r, at, sums + at, shift); }, [&] { products.advance(); });
       if (decay == 1.0f) continue;
       float* out = s.out + (row + r) * s.values;
       for (int64_t at = 0; at < s.values; at += W) store(out + at, load(out + at) * set1(decay));
     }
-    constexpr int64_t weight_row = kWeightRow * sizeof(bf16);
-    for (int64_t at = 0; at < s.values; at += kSide) {
-      float* out = s.out + row * s.values + at;
-      load_sums(out, result_row);
-      add_products<Bfloat16Products>(
-          {s.weights, weight_row, kTileRow, kTile * weight_row},
-          {s.v + at / kTile * kTileBytes, kTileRow, s.values / kTile * kTileBytes, kTileBytes}, groups);
-      store_sums(out, result_row);
-    }
+    products.finish();
   }
+  products.queue_values((rows - 1) / kSide * kSide);
+  products.finish();
 }
 
 inline void start_rows(const AttentionTiles& s, int64_t rows) {
@@ -159,7 +153,7 @@ inline void paged_attention_tiles_item(const PagedAttentionArgs& a, int64_t item
   start_rows(s, block.rows);
 
   V factor = set1(a.scale * kLog2E);
-  auto score = [&](int64_t, int64_t, const float* scores) { return load(scores) * factor; };
+  auto score = [&](int64_t, int64_t, const float* sums, V shift) { return fma(load(sums), factor, shift); };
   int64_t keys[kBlockGroups], groups = 0;
   for (int64_t entry = block.slot * a.pages_per_slot; entry < (block.slot + 1) * a.pages_per_slot; ++entry) {
     int64_t page = a.page_table[entry], length = a.page_lengths[entry];

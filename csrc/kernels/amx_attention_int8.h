@@ -53,9 +53,9 @@ inline void paged_attention_int8_tiles_item(const PagedAttentionInt8Args& args, 
                    block.rows, s);
   start_rows(tiles, block.rows);
 
-  auto score = [&](int64_t row, int64_t at, const float* sums) {
+  auto score = [&](int64_t row, int64_t at, const float* sums, V shift) {
     V product = load_integers(reinterpret_cast<const int32_t*>(sums)) * load(s.k_scale + at);
-    return fma(product, set1(s.q_scale[row]), set1(s.page[row]));
+    return fma(product, set1(s.q_scale[row]), set1(s.page[row]) + shift);
   };
   for (int64_t entry = block.slot * a.pages_per_slot; entry < (block.slot + 1) * a.pages_per_slot; ++entry) {
     int64_t page = a.page_table[entry], length = a.page_lengths[entry];

@@ -2,7 +2,8 @@
 //
 // A work item is a block of tokens times a chunk of output channels. The block's tokens lie in left tiles in the
 // second-level cache; 32 channels at a time are packed into right tiles and multiplied with all of them. Where the
-// inputs are too many for that cache they are taken in parts, and the sums wait in between.
+// inputs are too many for that cache they are taken in parts, and the sums wait in between. What follows the sums of a
+// product is done between the steps of the next one, so that matrix and vector units work at the same time.
 #pragma once
 
 #include "amx_product.h"
@@ -46,33 +47,45 @@ constexpr int64_t kStreamedBytes = 8 << 20;
 inline bool streams(const Int8LinearArgs& a) {
   return a.rows * a.outputs * int64_t(sizeof(bf16)) >= kStreamedBytes && !a.residual.data;
 }
-inline bool stream_line(bf16* out, V low, V high) {
-  if (reinterpret_cast<uintptr_t>(out) % kTileRow) return false;
-  stream_pair(out, low, high);
-  return true;
+inline void store_line(bf16* out, V low, V high, bool stream) {
+  if (stream && reinterpret_cast<uintptr_t>(out) % kTileRow == 0) return stream_pair(out, low, high);
+  store_pair(out, low, high);
 }
 template <typename T>
-inline bool stream_line(T*, V, V) {
-  return false;
+inline void store_line(T* out, V low, V high, bool) {
+  store(out, low);
+  store(out + W, high);
 }
 
+// What follows the sums of a product, row by row.
 template <typename T>
-void finish_tile(const Int8LinearArgs& a, const int32_t* sums, int64_t first_row, int64_t rows, int64_t first,
-                 int64_t columns) {
-  bool stream = columns == kSide && streams(a);
-  RowWalk walk(a, first_row);
-  for (int64_t r = 0; r < rows; ++r, walk.next()) {
-    V token_scale = set1(a.token_scale[walk.row]);
-    auto result = [&](int64_t at, int64_t count) {
-      V sum = load_integers(sums + r * kSide + at) * token_scale;
-      V bias = a.bias ? load_some(a.bias + first + at, count) : zero();
-      return fma(sum, load_some(a.channel_scale + first + at, count), bias);
-    };
-    if (stream && stream_line(static_cast<T*>(a.out) + walk.row * a.outputs + first, result(0, W), result(W, W)))
-      continue;
-    finish_row<T>(a, walk, first, columns, result);
+class ProductEnd {
+ public:
+  ProductEnd(const Int8LinearArgs& a, const int32_t* sums, int64_t first_row, int64_t rows, int64_t first,
+             int64_t columns)
+      : a_(&a), walk_(a, first_row), sums_(sums), left_(rows), first_(first), columns_(columns), stream_(streams(a)) {}
+
+  // Finishes up to `rows` more rows.
+  void advance(int64_t rows) {
+    for (; rows > 0 && left_ > 0; --rows, --left_, walk_.next(), sums_ += kSide) finish_one();
   }
-}
+
+ private:
+  void finish_one() {
+    V token_scale = set1(a_->token_scale[walk_.row]);
+    auto result = [&](int64_t at, int64_t count) { return scaled(*a_, sums_ + at, token_scale, first_ + at, count); };
+    if (columns_ == kSide && !a_->residual.data)
+      return store_line(static_cast<T*>(a_->out) + walk_.row * a_->outputs + first_, result(0, W), result(W, W),
+                        stream_);
+    finish_row<T>(*a_, walk_, first_, columns_, result);
+  }
+
+  const Int8LinearArgs* a_;
+  RowWalk walk_;
+  const int32_t* sums_;
+  int64_t left_, first_, columns_;
+  bool stream_;
+};
 
 template <typename T>
 void int8_linear_tiles_item(const Int8LinearArgs& a, int64_t item, const Int8LinearTiles& s) {
@@ -81,10 +94,12 @@ void int8_linear_tiles_item(const Int8LinearArgs& a, int64_t item, const Int8Lin
   int64_t rows = a.rows - first_row < block ? a.rows - first_row : block;
   int64_t chunk = item / blocks * kTileChannels;
   int64_t chunk_end = chunk + kTileChannels < a.outputs ? chunk + kTileChannels : a.outputs;
+  ProductEnd<T> before(a, s.block, first_row, 0, chunk, 0);  // of the product before
   int64_t k = 0;
   do {
     int64_t width = a.inputs - k < part ? a.inputs - k : part, steps = (width + kTileRow - 1) / kTileRow;
     bool last = k + part >= a.inputs;
+    int64_t rows_a_step = steps ? (kSide + steps - 1) / steps : 0;
     for (int64_t r = 0; r < round_up(rows, kSide); ++r)
       pack_left_row(a.tokens + (first_row + (r < rows ? r : 0)) * a.inputs + k, r < rows ? width : 0, r, steps,
                     s.tokens);
@@ -99,13 +114,16 @@ void int8_linear_tiles_item(const Int8LinearArgs& a, int64_t item, const Int8Lin
         else
           load_sums(kept, kSide * sizeof(int32_t));
         add_products<Int8Products>({s.tokens + row * steps * kTileRow, kTileRow, kTileBytes, kTile * steps * kTileRow},
-                                   {s.weight, kTileRow, kTileBytes, steps * kTileBytes}, steps);
+                                   {s.weight, kTileRow, kTileBytes, steps * kTileBytes}, steps,
+                                   [&] { before.advance(rows_a_step); });
+        before.advance(kSide);  // what is left, where there are no inputs
         store_sums(last ? s.block : kept, kSide * sizeof(int32_t));
-        if (last) finish_tile<T>(a, s.block, first_row + row, rows - row < kSide ? rows - row : kSide, first, columns);
+        if (last) before = {a, s.block, first_row + row, rows - row < kSide ? rows - row : kSide, first, columns};
       }
     }
     k += part;
   } while (k < a.inputs);
+  before.advance(kSide);
 }
 
 inline void int8_linear_tiles(const Int8LinearArgs& a, int64_t begin, int64_t end, float* base) {

@@ -65,17 +65,20 @@ inline void store_sums(void* to, int64_t row) {
   tile_store<3>(p + kTile * row + kTileRow, row);
 }
 
-template <typename Products>
-inline void add_products(const Operand& left, const Operand& right, int64_t steps) {
+// Left operands come from the second-level cache, once, and right ones stay in the first. meanwhile() is called once
+// for each step.
+template <typename Products, typename Meanwhile>
+inline void add_products(const Operand& left, const Operand& right, int64_t steps, Meanwhile meanwhile) {
   const char* a = static_cast<const char*>(left.data);
   const char* b = static_cast<const char*>(right.data);
   for (int64_t i = 0; i < steps; ++i, a += left.step, b += right.step) {
-    tile_load<4>(a, left.row);
+    tile_load_once<4>(a, left.row);
     tile_load<6>(b, right.row);
     Products::template add<0, 4, 6>();
     tile_load<7>(b + right.second, right.row);
     Products::template add<1, 4, 7>();
-    tile_load<5>(a + left.second, left.row);
+    meanwhile();
+    tile_load_once<5>(a + left.second, left.row);
     Products::template add<2, 5, 6>();
     Products::template add<3, 5, 7>();
   }

@@ -34,6 +34,12 @@ inline const T* residual_row(const Args& a, const RowWalk& place) {
          place.token * a.residual.token_stride;
 }
 
+// Integer sums of a row, in columns from `first` on, with their scales and the bias.
+inline V scaled(const Int8LinearArgs& a, const int32_t* sums, V token_scale, int64_t first, int64_t count) {
+  V bias = a.bias ? load_some(a.bias + first, count) : zero();
+  return fma(load_integers(sums) * token_scale, load_some(a.channel_scale + first, count), bias);
+}
+
 // Columns [first, first + columns) of a row of the result; `product(at, count)` is what is to be gated and added.
 template <typename T, typename Args, typename Product>
 inline __attribute__((always_inline)) void finish_row(const Args& a, const RowWalk& place, int64_t first,

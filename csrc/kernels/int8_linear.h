@@ -40,9 +40,7 @@ void finish_columns(const Int8LinearArgs& a, const int32_t* sums, int64_t first_
   for (int64_t r = 0; r < rows; ++r, walk.next()) {
     V token_scale = set1(a.token_scale[walk.row]);
     finish_row<T>(a, walk, first, columns, [&](int64_t at, int64_t count) {
-      V sum = load_integers(sums + r * kColumnBlock + at) * token_scale;
-      V bias = a.bias ? load_some(a.bias + first + at, count) : zero();
-      return fma(sum, load_some(a.channel_scale + first + at, count), bias);
+      return scaled(a, sums + r * kColumnBlock + at, token_scale, first + at, count);
     });
   }
 }

@@ -36,6 +36,11 @@ template <int tile>
 inline void tile_load(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(tile) : "memory");
 }
+// The same, for rows that are not read again soon: they leave what the first-level cache holds where it is.
+template <int tile>
+inline void tile_load_once(const void* from, int64_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(tile) : "memory");
+}
 template <int tile>
 inline void tile_store(void* to, int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(tile) : "memory");

@@ -114,13 +114,24 @@ def test_large_scores(backend: str, level: float) -> None:
     assert error(lse, exact_lse) <= 0.02  # the spacing of float32 at 6e4 is 0.004
 
 
-def test_rising_scores(backend: str) -> None:
-    """The running maximum grows with every block of keys."""
-    context = Context([[256, 256, 200]], page_tokens=256, head_dim=16)
+@pytest.mark.parametrize(
+    ("rise", "dtype"),
+    [(rise, dtype) for rise in (1, -3, 8) for dtype in (torch.float32, torch.bfloat16)]
+    + [(100, torch.bfloat16)],
+    ids=str,
+)
+def test_scores_that_rise(backend: str, rise: float, dtype: torch.dtype) -> None:
+    """The running maximum grows with every block of keys, by little or beyond what a weight can be."""
+    context = Context([[256, 256, 200]], page_tokens=256, head_dim=16, dtype=dtype)
     q, k_pages, _, table, _ = context.arguments()
     for index, page in enumerate(table[0].tolist()):
-        k_pages[page] += torch.linspace(0, 1, 256)[:, None, None] * q[0, 0] + index * q[0, 0]
+        k_pages[page] += rise * (torch.linspace(0, 1, 256).to(dtype)[:, None, None] + index) * q[0, 0]
     check(context)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_several_blocks_of_keys_and_of_queries(backend: str, dtype: torch.dtype) -> None:
+    check(Context([[600, 140], [5, 0]], tokens=101, heads=2, head_dim=128, page_tokens=600, dtype=dtype))
 
 
 def test_every_layout(backend: str) -> None:

@@ -68,6 +68,14 @@ def test_every_length_of_context(backend: str, length: int) -> None:
     check(backend, Context([[length]], page_tokens=max(length, 1)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_several_blocks_of_keys_and_of_queries(backend: str, dtype: torch.dtype) -> None:
+    check(
+        backend,
+        Context([[600, 140], [5, 0]], tokens=101, heads=2, head_dim=128, page_tokens=600, dtype=dtype),
+    )
+
+
 def test_keys_with_a_large_common_part(backend: str) -> None:
     """What all keys of a page have in common does not cost accuracy, though pages differ in it."""
     context = Context([[200, 200, 77]], tokens=40, page_tokens=200, head_dim=64)

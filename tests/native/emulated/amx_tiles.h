@@ -46,6 +46,10 @@ inline void tile_load(const void* from, int64_t stride) {
   for (int r = 0; r < 16; ++r) std::memcpy(to[r], static_cast<const char*>(from) + r * stride, 64);
 }
 template <int tile>
+inline void tile_load_once(const void* from, int64_t stride) {
+  tile_load<tile>(from, stride);
+}
+template <int tile>
 inline void tile_store(void* to, int64_t stride) {
   auto& from = emulated_tile<tile>();
   for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(to) + r * stride, from[r], 64);
