@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
@@ -20,6 +21,30 @@ from wavecore.placement.layers.streams import Mark
 HEADER_BYTES = 16_384
 _ALIGN = 64  # bytes: kernels see the same alignment as in a fresh tensor
 _FOR_EVER = timedelta(days=365)
+_DEVICES = "kind of device"
+
+
+def agree_on_devices(store: dist.Store, device: torch.device) -> None:
+    """Tell the other ranks on what kind of device the first one computes: bodies go from like to like."""
+    store.set(_DEVICES, device.type)
+
+
+def own_device(store: dist.Store) -> torch.device:
+    """Device of a rank other than the first: where that one has a GPU, a GPU by the number in `LOCAL_RANK`.
+
+    Raises
+    ------
+    RuntimeError
+        There is no GPU here.
+    """
+    store.wait([_DEVICES], _FOR_EVER)  # the first rank may load its model meanwhile
+    if store.get(_DEVICES) != b"cuda":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise RuntimeError("expected a GPU, since the first rank has one, got none")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 class _Envelope(msgspec.Struct):

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from wavecore.errors import WavecoreError
+from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement.launch import start_module
 
 _END_SECONDS = 2.0
@@ -23,12 +23,30 @@ _START_SECONDS = 300.0
 Joined = TypeVar("Joined")
 
 
-def start_rank(rank: int, size: int, port: int, core: int | None = None) -> subprocess.Popen[bytes]:
-    """Start a rank that finds the first one at a loopback port, on `core` alone where one is given."""
+def check_devices(device: torch.device, ranks: int) -> None:
+    """Refuse a ring on this machine whose first rank has a GPU and whose others would have none of their own.
+
+    Raises
+    ------
+    UsageError
+    """
+    if device.type == "cuda" and ranks > torch.cuda.device_count():
+        have = torch.cuda.device_count()
+        raise UsageError(f"devices: expected at most {have} ranks, one for each GPU here, got {ranks}")
+
+
+def start_rank(
+    rank: int, size: int, port: int, core: int | None = None, local: int = 0
+) -> subprocess.Popen[bytes]:
+    """Start a rank that finds the first one at a loopback port, on `core` alone where one is given.
+
+    `local` is the number of its GPU, where the first rank has one.
+    """
     environment = {
         **os.environ,
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(local),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WAVECORE_RING_PARENT": str(os.getpid()),

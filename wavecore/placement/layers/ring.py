@@ -23,10 +23,17 @@ from wavecore.control.streaming import BlockScheduler
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT
 from wavecore.models.stream import StreamingVAE
-from wavecore.placement.layers.channel import Channel
+from wavecore.placement.layers.channel import Channel, agree_on_devices
 from wavecore.placement.layers.codec import CodecClient, RingVAE, packed
 from wavecore.placement.layers.messages import Close, Layer, Open, Ready, Stop, Work
-from wavecore.placement.layers.processes import end_ranks, fault_of, lost, start_rank, wait_for_ranks
+from wavecore.placement.layers.processes import (
+    check_devices,
+    end_ranks,
+    fault_of,
+    lost,
+    start_rank,
+    wait_for_ranks,
+)
 from wavecore.placement.layers.rank import Rank
 from wavecore.placement.layers.shard import HEAD, Shard
 from wavecore.placement.layers.stream import RingPlacement
@@ -166,11 +173,15 @@ class Ring:
             store = dist.TCPStore(
                 environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False
             )
+            agree_on_devices(store, device)
             return Channel(store, 0, self.ranks, device)
+        check_devices(device, self.ranks)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        agree_on_devices(store, device)
         for rank in range(1, self.ranks):
             core = None if cores is None else cores[rank]
-            self._processes.append(start_rank(rank, self.ranks, store.port, core))
+            local = (device.index or 0) + rank  # the GPUs behind that of the first rank, in turn
+            self._processes.append(start_rank(rank, self.ranks, store.port, core, local))
         try:
             return wait_for_ranks(self._processes, lambda: Channel(store, 0, self.ranks, device))
         except BaseException:

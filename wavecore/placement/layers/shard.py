@@ -79,6 +79,8 @@ class Shard:
     dit : CausalWanDiT
         Of which the layers held have weights; others may be on the meta device.
     first, end : int
+    device : torch.device, optional
+        Where the layers will be, of a model that has none yet.
 
     Attributes
     ----------
@@ -86,11 +88,11 @@ class Shard:
         Times that text keys of a layer were computed: once for each text and layer, moves aside.
     """
 
-    def __init__(self, dit: CausalWanDiT, first: int, end: int) -> None:
+    def __init__(self, dit: CausalWanDiT, first: int, end: int, device: torch.device | None = None) -> None:
         self.dit, self.first, self.end = dit, first, end
         self.streams: dict[int, Stream] = {}
         self.texts_built = 0
-        self._times = LayerTimes(clock_of(next(dit.layer(first).parameters()).device))
+        self._times = LayerTimes(clock_of(device or next(dit.layer(first).parameters()).device))
 
     @staticmethod
     def empty(config: DiTConfig) -> CausalWanDiT:

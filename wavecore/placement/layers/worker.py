@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wavecore.models.dit import DiTConfig
-from wavecore.placement.layers.channel import Channel
+from wavecore.placement.layers.channel import Channel, own_device
 from wavecore.placement.layers.codec import CodecService
 from wavecore.placement.layers.messages import Close, Layer, Message, Open, Ready, Stop, Work
 from wavecore.placement.layers.rank import Rank
@@ -122,7 +122,7 @@ def _receive_weights(channel: Channel) -> tuple[Rank, CodecService | None]:
         layers.append((message, [tensor.clone() for tensor in tensors]))
         channel.done(body)
     first, end = message.ends[channel.rank - 1], message.ends[channel.rank]
-    shard = Shard(Shard.empty(_config(message.config)), first, first)
+    shard = Shard(Shard.empty(_config(message.config)), first, first, channel.device)
     for layer, weights in layers:
         shard.take(layer, weights)
     assert (shard.first, shard.end) == (first, end)
@@ -156,12 +156,8 @@ def main() -> None:
     if os.environ.get("WAVECORE_RING_PARENT"):
         _end_with_parent()
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
     try:
-        serve(Channel(store, rank, size, device))
+        serve(Channel(store, rank, size, own_device(store)))
     except RuntimeError as error:  # a neighbour is gone: the first rank says which
         print(f"wavecore: rank {rank} of the ring: {str(error).splitlines()[0]}", file=sys.stderr)
         sys.exit(1)
