@@ -1,4 +1,4 @@
-"""Copies from the host to a device that nobody waits for."""
+"""Copies from the host to a device that nobody waits for, and the wait where one is meant."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def upload(tensor: Tensor, device: torch.device | str) -> Tensor:
     if target.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(target, non_blocking=True)
+
+
+def wait_for(device: torch.device | str) -> None:
+    """Wait until a device has done what the calling thread has given it, as a CPU has in any case."""
+    where = torch.device(device)
+    if where.type == "cuda":
+        torch.cuda.current_stream(where).synchronize()

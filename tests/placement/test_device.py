@@ -119,6 +119,23 @@ def test_wrong_streams_are_named():
     device.close()
 
 
+def test_a_pass_takes_until_the_device_has_done_it(monkeypatch):
+    """A GPU is given a pass in a moment, and is at work on it long after."""
+    dit, rules, now, waits = tiny_dit(), StreamBatch(steps=2), [1], []
+
+    def wait_for(where):
+        waits.append(where)
+        now[0] += 5 * 10**9
+
+    monkeypatch.setattr("wavecore.placement.device.wait_for", wait_for)
+    controller = BatchingController(BatchingSettings(lengths=(1,), max_batch=1, passes=2))
+    device = SharedDevice(dit, controller, 30.0, 0, clock=lambda: now[0])
+    latents(device.open(rules, pages_needed(rules), HEIGHT, WIDTH), rules, 0, 3)
+    device.close()
+    assert waits and set(waits) == {torch.device("cpu")}
+    assert controller.cost.predict(2) >= 4
+
+
 def test_a_fault_reaches_the_stream_that_waits():
     dit, rules = tiny_dit(), StreamBatch(steps=2)
     device = device_for(dit)

@@ -21,6 +21,7 @@ from wavecore.models.dit import CausalWanDiT, SlotState, TextContext
 from wavecore.placement.local import Batch, local_cache
 from wavecore.rounds import Key, NoiseLevel, Round, Rules
 from wavecore.rounds.calls import CallRules
+from wavecore.transfer import wait_for
 
 
 @dataclass
@@ -156,6 +157,7 @@ class SharedDevice:
             began = self._clock()
             try:
                 results = run_together(self.dit, jobs)
+                wait_for(self.dit.patch_embedding.weight.device)  # for its time, by which passes are chosen
             except Exception as error:  # handed to the streams that wait
                 for job in jobs:
                     job.result.set_exception(error)

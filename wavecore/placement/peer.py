@@ -22,6 +22,7 @@ from wavecore.placement.protocol import Setup
 from wavecore.placement.segment import Layout
 from wavecore.placement.shared import Copies, SharedExchange
 from wavecore.rounds import Slot
+from wavecore.transfer import wait_for
 
 
 class DevicePages:
@@ -138,13 +139,13 @@ class PeerExchange(SharedExchange):
             self._scheduler.claim(layer)
             for copy in self._copies:
                 copy(layer)
-            self._wait()
+            wait_for(self._device)
         super().publish(layer)
 
     def attended(self, layer: int) -> None:
         """After attention."""
         if self._last:
-            self._wait()
+            wait_for(self._device)
         super().attended(layer)
 
     def hand_on(self, tick: int, stage: int, rank: int, latent: Tensor) -> None:
@@ -155,8 +156,3 @@ class PeerExchange(SharedExchange):
     def bytes_sent(self) -> int:
         """Bytes of keys and values sent so far."""
         return self._bytes
-
-    def _wait(self) -> None:
-        """Wait until the device has done what it was given."""
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
