@@ -45,6 +45,25 @@ def test_with_a_gradient_or_a_mask_it_is_pytorchs():
         assert torch.equal(leaf.grad, other.grad)
 
 
+def test_keys_that_all_slots_share_are_attended_to_as_by_one(monkeypatch):
+    q, k, v = tensors(3, 6, 9, 2, 16)
+    k, v = (part[:1].expand(3, -1, -1, -1) for part in (k, v))
+    expected, given = others(q, k.contiguous(), v.contiguous()), []
+    attend = F.scaled_dot_product_attention
+
+    def noted(*parts, **options):
+        given.extend(parts)
+        return attend(*parts, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
+    ops.set_backend("torch")
+    try:
+        torch.testing.assert_close(ops.attention(q, k, v), expected)
+    finally:
+        ops.set_backend("auto")
+    assert [part.shape[0] for part in given] == [1, 1, 1]
+
+
 def test_any_number_of_threads_gives_the_same_bits():
     q, k, v = tensors(5, 48, 16, 4, 48)
     before = torch.get_num_threads()

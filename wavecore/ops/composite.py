@@ -73,8 +73,22 @@ def block_output(
 def attention(run: SimpleNamespace, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention to keys and values that lie ready: to the kernels for pages, one page of each slot."""
     if run.backend in ("torch", "triton"):
-        attended = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-        return attended.transpose(1, 2).contiguous()
+        return pytorch_attention(q, k, v)
     slots, keys = k.shape[:2]
     table = torch.arange(slots, dtype=torch.int32, device=k.device)[:, None]
     return run.paged_attention(q, k, v, table, torch.full_like(table, keys), q.shape[-1] ** -0.5)
+
+
+def pytorch_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """PyTorch's own attention of q [s, tq, h, d] to k and v [s, tk, h, d].
+
+    Keys that all slots share, by a stride of 0, are attended to as by one slot: they are read once, and
+    cuDNN, which PyTorch prefers on Hopper, meets no such stride (pytorch/pytorch#175764).
+    """
+    shape = q.shape
+    if mask is None and shape[0] > 1 and k.stride(0) == v.stride(0) == 0:
+        q, k, v = q.reshape(1, -1, *shape[2:]), k[:1], v[:1]
+    attended = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
+    )
+    return attended.transpose(1, 2).reshape(shape).contiguous()

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from wavecore.ops import composite, gradient
@@ -161,7 +160,4 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     """
     if mask is None and not gradient.wanted(q, k, v) and selected.of(q).backend == "native":
         return composite.attention(_dispatched, q, k, v)
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
-    )
-    return out.transpose(1, 2).contiguous()
+    return composite.pytorch_attention(q, k, v, mask)
