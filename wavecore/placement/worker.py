@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -46,6 +47,9 @@ def serve(connection: Connection, dit: CausalWanDiT, digest: str, aloud: bool = 
         reason = str(error)
     except (EOFError, ConnectionError):
         reason = _GONE
+    except Exception as error:  # such as a device without memory: nobody else could say what it was
+        traceback.print_exc()
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
     if aloud:
         print(f"wavecore: {reason}", file=sys.stderr, flush=True)
     with suppress(OSError):  # there may be nobody to tell

@@ -85,6 +85,13 @@ def test_a_rank_of_several_stages_that_is_killed_is_named(dit, nursery, ranks, n
         assert message == f"{names[victim]}, process {replicas.pids[victim]}: it was ended by SIGKILL"
 
 
+def test_a_rank_whose_device_fails_says_why(dit, nursery, monkeypatch):
+    """As one whose device has no memory left: what PyTorch raises is no error of this library."""
+    monkeypatch.setattr(ReplicaOptions, "devices_for", lambda *_: ("cpu", "cuda:99"))
+    with pytest.raises(WavecoreError, match=r"^rank 1 \(stages in turn\), process \d+: \w+Error: .*CUDA"):
+        Replicas(dit, RULES, LATENT, ReplicaOptions(ranks=2, timeout=30), nursery=nursery)
+
+
 def test_the_next_ranks_of_a_nursery_are_not_touched(dit, nursery):
     options = ReplicaOptions(ranks=2, timeout=30)
     with Replicas(dit, RULES, LATENT, options, nursery=nursery) as replicas:
