@@ -38,7 +38,7 @@ PLAN = {
     "sanitizer": "compute-sanitizer memcheck over the correctness section, when it is installed",
 }
 # Seconds of a section at most, and of one of its items; the sanitizer has what is left.
-LIMITS = {"correctness": (170, 60), "speed": (110, 40), "end_to_end": (150, 90), "peers": (60, 40)}
+LIMITS = {"correctness": (180, 80), "speed": (110, 40), "end_to_end": (150, 90), "peers": (60, 40)}
 PACKAGES = ("triton", "flash-attn", "flash-attn-3", "sageattention", "flashinfer-python", "vllm")
 SECTIONS = Path(__file__).with_name("device_sections.py")
 
@@ -96,7 +96,8 @@ def sanitizer(seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "memcheck.log"
         check = [sys.executable, str(SECTIONS), "correctness"]
-        command = [tool, "--tool", "memcheck", "--log-file", str(log), *check]
+        # Calls of the driver that fail are no findings: libraries ask so what it can do.
+        command = [tool, "--tool", "memcheck", "--report-api-errors", "no", "--log-file", str(log), *check]
         environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         rows = list(Section(command, seconds, seconds, 1, environment).rows())
         said = log.read_text(errors="replace") if log.exists() else ""

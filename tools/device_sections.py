@@ -49,7 +49,10 @@ def end_to_end(device: str) -> Items:
 
     work = Workload()
     streams = {name: lambda name=name: frames_per_second(name, work) for name in STREAMS}
-    return {**streams, "where the time goes": lambda: frames_per_second("wavefront", work, profile=True)}
+    first = next(iter(streams))
+    # Second, should the time run out: of a slow stream it says more than others do.
+    profile = {"where the time goes": lambda: frames_per_second(first, work, profile=True)}
+    return {first: streams[first], **profile, **streams}
 
 
 def peers(device: str) -> Items:
