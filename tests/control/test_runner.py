@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from functools import partial
 
 import pytest
 
-from wavecore.control.clock import SECOND, VirtualClock
+from wavecore.control.clock import SECOND, VirtualClock, WallClock
 from wavecore.control.speculative import Controller, QuantileEstimator, RetainedPrefix, Settings
 from wavecore.control.speculative import events as ev
 from wavecore.control.speculative.runner import Runner
@@ -60,6 +62,46 @@ def test_an_update_that_is_on_its_way_when_the_stream_ends_is_lost_not_forgotten
     with pytest.raises(UsageError, match="update: expected an open stream, got a closed one"):
         stream.runner.update("C")
     stream.runner.close()
+
+
+def test_an_update_of_a_stream_that_has_ended_by_itself_is_lost():
+    stream = Stream()
+    stream.runner.update("A")
+    stream.until(2)
+    stream.clock.post(ev.Close)
+    pending = stream.runner.update("B")
+    while not stream.runner.controller.closed:
+        stream.runner.step()
+    assert pending.result(0).outcome == "lost"
+    assert stream.runner.update("C").result(0).outcome == "lost"
+
+
+def test_who_asks_faster_than_updates_are_handled_waits():
+    stream = Stream()
+    runner = Runner(stream.runner.controller, WallClock(), stream.perform)
+    go, arrived = threading.Event(), threading.Semaphore(0)
+    runner.clock.post(lambda time: go.wait() and ev.Wake(time))  # the runner stands still meanwhile
+    running = threading.Thread(target=runner.run)
+    running.start()
+    while runner._taker is None:
+        time.sleep(0.001)
+    tickets = []
+
+    def ask():
+        for index in range(200):
+            tickets.append(runner.update(f"prompt {index}"))
+            arrived.release()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(64):
+        assert arrived.acquire(timeout=60)
+    assert not arrived.acquire(timeout=0.2), "the 65th waits"
+    go.set()
+    asking.join(60)
+    runner.close()
+    running.join(60)
+    assert len(tickets) == 200 and all(ticket.done() for ticket in tickets)
 
 
 def test_every_event_is_observed_before_it_is_handled():

@@ -26,6 +26,8 @@ Item = Callable[[int], Event]
 
 Perform = Callable[[Output], None]
 
+_QUEUED = 64  # updates that wait to be handled
+
 
 class Runner:
     """Takes events from a clock's queue, and passes what the controller wants done to `perform`.
@@ -62,8 +64,9 @@ class Runner:
         self._observe = observe
         self._tickets: dict[int, Future[UpdateRecord]] = {}
         self._queued: set[Future[UpdateRecord]] = set()  # asked for and not handled yet
-        self._lock = threading.Lock()
-        self._over = False
+        self._changed = threading.Condition()
+        self._taker: int | None = None  # the thread that runs
+        self._closing = self._over = False
 
     def update(self, condition: Any) -> Future[UpdateRecord]:
         """Ask for a condition, from any thread; the first one starts the stream.
@@ -71,32 +74,34 @@ class Runner:
         Returns
         -------
         Future of UpdateRecord
-            Resolves when the fate of the update is known; that of the first condition at the end.
+            Resolves when the fate of the update is known; that of the first condition at the end. An update
+            of a stream that has ended by itself is lost.
+
+        Raises
+        ------
+        UsageError
+            The stream was closed.
         """
         ticket: Future[UpdateRecord] = Future()
-        self._post(_Asked(condition, ticket))
+        if not self._post(_Asked(condition, ticket)):
+            ticket.set_result(self._lost(self.controller.version))
         return ticket
 
     def close(self) -> None:
         """End the stream, from any thread."""
-        with self._lock:
-            over = self._over
+        with self._changed:
+            self._closing, over = True, self._over
         if not over:
             self.clock.post(Close)
 
     def run(self) -> None:
         """Handle events until the controller is closed."""
+        self._taker = threading.get_ident()
         try:
             while not self.controller.closed:
                 self.step()
         finally:
-            with self._lock:
-                self._over = True
-            left = [*self._tickets.items(), *((self.controller.version, ticket) for ticket in self._queued)]
-            for version, ticket in left:
-                ticket.set_result(UpdateRecord(version, self.clock.now(), outcome="lost"))
-            self._tickets.clear()
-            self._queued.clear()
+            self._finish()
 
     def step(self) -> None:
         """Handle one event, waiting for it."""
@@ -123,17 +128,43 @@ class Runner:
                 if ticket is not None:
                     ticket.set_result(output.record)
             self._perform(output)
+        if controller.closed:
+            self._finish()
 
-    def _post(self, item: _Asked) -> None:
-        with self._lock:
-            if self._over:
+    def _finish(self) -> None:
+        """Tell what has become of every update that nothing will be done about any more."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        left = [*self._tickets.items(), *((self.controller.version, ticket) for ticket in self._queued)]
+        self._tickets.clear()
+        self._queued.clear()
+        for version, ticket in left:
+            ticket.set_result(self._lost(version))
+
+    def _lost(self, version: int) -> UpdateRecord:
+        return UpdateRecord(version, self.clock.now(), outcome="lost")
+
+    def _post(self, item: _Asked) -> bool:
+        """Queue an update; False when the stream has ended by itself.
+
+        Who asks faster than updates are handled waits: ticks stand in the same queue.
+        """
+        with self._changed:
+            if self._taker not in (None, threading.get_ident()):
+                self._changed.wait_for(lambda: self._over or len(self._queued) < _QUEUED)
+            if self._over and self._closing:
                 raise UsageError("update: expected an open stream, got a closed one")
+            if self._over:
+                return False
             self._queued.add(item.ticket)
             self.clock.post(item)
+            return True
 
     def _remember(self, ticket: Future[UpdateRecord], outputs: list[Output]) -> None:
-        with self._lock:
+        with self._changed:
             self._queued.discard(ticket)
+            self._changed.notify()
         identical = [o for o in outputs if isinstance(o, Settled) and o.record.outcome == "identical"]
         if identical:
             ticket.set_result(identical[0].record)
