@@ -30,6 +30,8 @@ from kernel_cases import CASES, Case
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from wavecore.triton_kernels.launch import VARIES_IN_ALIGNMENT
+
 BINARIES = Path(triton.__file__).parent / "backends/nvidia/bin"
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 # Dense rates and bandwidth of an A100, an H200 and a B200, in operations and bytes a second.
@@ -80,7 +82,8 @@ def compile_case(case: Case, target: int, debug: bool = False) -> Any:
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(case.kernel.arg_names)
-        if types[name].startswith("*") or (types[name] == "i32" and case.is_aligned(name))
+        if (types[name].startswith("*") and name not in VARIES_IN_ALIGNMENT)
+        or (types[name] == "i32" and case.is_aligned(name))
     }
     source = ASTSource(fn=case.kernel, signature=types, constexprs=constants, attrs=aligned)
     warps, stages = case.launch(target)

@@ -13,10 +13,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .launch import OPTIONS, dense_rows, on_device
+from .launch import OPTIONS, VARIES, dense_rows, on_device
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARIES)
 def int8_linear_kernel(
     tokens, token_scale, weight, channel_scale, bias, residual, gate, out,
     rows, inputs, outputs, weight_row, tokens_per_slot, tokens_per_frame,

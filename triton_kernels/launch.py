@@ -9,6 +9,12 @@ from torch import Tensor
 
 # Stated for every launch, since Triton's default is about to change.
 OPTIONS = {"enable_fp_fusion": True}
+# Arguments that change from round to round. Triton would compile a kernel anew, in the middle of a stream,
+# when one of them is 1, or a multiple of 16 (for pointers, of 16 bytes), for the first time.
+VARIES = ("entries", "items", "rows", "tokens_per_slot")
+VARIES_IN_ALIGNMENT = (
+    "page_table", "page_lengths", "page_ids", "unroped_ids", "peer_ids", "source_ids", "target_ids"
+)  # fmt: skip
 
 
 def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import OPTIONS, dense_rows, on_device, warps
+from .launch import OPTIONS, VARIES_IN_ALIGNMENT, dense_rows, on_device, warps
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _page_pointers(pages, page, row, columns, head_dim, page_stride, token_strid
     return pages + page.to(tl.int64) * page_stride + row * token_stride + heads
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=VARIES_IN_ALIGNMENT)
 def qkv_page_write_kernel(
     q, k, v, q_weight, k_weight, rope, k_pages, v_pages, page_ids, unroped_pages, unroped_ids,
     peer_k_pages, peer_v_pages, peer_ids, q_out,
@@ -96,7 +96,7 @@ def qkv_page_write_kernel(
     tl.store(q_row + columns, _rotate(even, odd, rope_row, head_dim // 2, PAIRS), in_slot)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=VARIES_IN_ALIGNMENT)
 def rope_shift_kernel(
     source, source_ids, target, target_ids, rope,
     page_tokens, sources, targets, dim, head_dim, rope_page, rope_token,

@@ -15,11 +15,11 @@ import triton.language as tl
 from torch import Tensor
 
 from .attention_step import LOG2_E, Scales, attention_step, finish, quantised_query
-from .launch import OPTIONS, dense_rows, on_device
+from .launch import OPTIONS, VARIES, VARIES_IN_ALIGNMENT, dense_rows, on_device
 from .paged_attention_tma import paged_attention_tma, takes_tma
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARIES, do_not_specialize_on_alignment=VARIES_IN_ALIGNMENT)
 def paged_attention_kernel(
     q, k_pages, v_pages, q_scale, k_scale, offsets, v_scale, page_table, page_lengths, out, lse,
     queries, tiles, heads, entries, pages, page_tokens, head_dim, scale,

@@ -15,13 +15,13 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .attention_step import LOG2_E, Scales, attention_step, finish, quantised_query
-from .launch import OPTIONS, on_device
+from .launch import OPTIONS, VARIES, VARIES_IN_ALIGNMENT, on_device
 
 HEAD_DIMS = (64, 128)
 BLOCK_M, BLOCK_N, WARPS = 128, 64, 8  # what compiles without a register spill
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARIES, do_not_specialize_on_alignment=VARIES_IN_ALIGNMENT)
 def paged_attention_tma_kernel(
     q, k_rows, v_rows, q_scale, k_scale, offsets, v_scale, page_table, page_lengths, order, out, lse,
     queries, tiles, heads, entries, pages, page_tokens, items, scale,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import OPTIONS, dense_rows, on_device, warps
+from .launch import OPTIONS, VARIES_IN_ALIGNMENT, dense_rows, on_device, warps
 from .norm import layer_norm_modulate_row
 from .pointwise import gelu_value
 
@@ -67,7 +67,7 @@ def layer_norm_modulate_quantize_kernel(
     tl.store(token_scale + item, row_scale)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=VARIES_IN_ALIGNMENT)
 def quantize_key_pages_kernel(
     k_pages, page_ids, page_lengths, data, scale, mean,
     page_tokens, pages, heads, head_dim,
@@ -106,7 +106,7 @@ def quantize_key_pages_kernel(
         tl.store(scale + page * scale_page + token * heads + head, tl.sum(row_scale, 1), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=VARIES_IN_ALIGNMENT)
 def quantize_value_pages_kernel(
     v_pages, page_ids, page_lengths, data, scale,
     page_tokens, pages, heads, head_dim,

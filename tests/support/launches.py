@@ -41,12 +41,13 @@ class Launch:
 
 @dataclass
 class Devices:
-    """CUDA devices in name: which is current, and the current stream of each."""
+    """CUDA devices in name: which is current, and the current stream of each; kernels compiled for them."""
 
     current: int = 0
     streams: dict[int, int] = field(default_factory=dict)
     capability: int = 90
     launches: list[Launch] = field(default_factory=list)
+    compiled: list[str] = field(default_factory=list)
 
     def exchange(self, device: int) -> int:
         before, self.current = self.current, self.current if device < 0 else device
@@ -79,8 +80,10 @@ def pretend(monkeypatch: pytest.MonkeyPatch, devices: Devices) -> None:
         def run(self, x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
             devices.launches.append(Launch(self.name, devices.current, stream, (x, y, z), arguments[5:]))
 
-    def note(function: Any, *_: Any) -> Kernel:
-        return Kernel(function.__name__)
+    def note(function: Any, key: Any, signature: Any, device: int, *_: Any) -> Kernel:
+        devices.compiled.append(function.__name__)
+        kernel = function.device_caches[device][0][key] = Kernel(function.__name__)
+        return kernel
 
     jit = triton.runtime.jit.JITFunction
     monkeypatch.setattr(jit, "_do_compile", note)

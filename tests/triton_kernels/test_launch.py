@@ -137,6 +137,33 @@ def test_the_device_of_the_tensors_and_its_current_stream(devices: Devices, name
     assert {launch.stream for launch in devices.launches[seen:]} == {SIDE + 1}
 
 
+def test_no_kernel_is_compiled_anew_while_a_context_grows(devices: Devices) -> None:
+    """Numbers of slots and of pages change from round to round, and tables begin at any entry."""
+    for slots, entries in ((1, 1), (2, 3), (5, 15), (5, 16), (5, 21)):
+        tables = [placed(torch.ones(slots + 1, entries, dtype=torch.int32))[1:] for _ in range(2)]
+        for page_tokens in (16, 64):
+            pages = rows(7, page_tokens, 2, 64)
+            paged_attention.paged_attention(rows(slots, 130, 2, 64), pages, pages, *tables, 0.125)
+        flat = tables[0].flatten()
+        angles = place(torch.zeros(len(flat), 4, 4, 2))
+        page_write.rope_shift(rows(3, 4, 2, 8), flat, rows(3, 4, 2, 8), flat, angles)
+        quantize.quantize_key_pages(
+            *(rows(3, 4, 2, 16), flat, flat),
+            *(rows(3, 4, 2, 16, dtype=torch.int8), rows(3, 4, 2, dtype=torch.float32)),
+            rows(3, 2, 16, dtype=torch.float32),
+        )
+        scale = rows(entries, dtype=torch.float32)
+        weight = rows(144, 64, dtype=torch.int8), rows(132, dtype=torch.float32)
+        int8_linear.int8_linear(rows(entries, 64, dtype=torch.int8), scale, *weight, None, None, None, HALF)
+    assert sorted(devices.compiled) == [
+        "int8_linear_kernel",
+        "paged_attention_kernel",
+        "paged_attention_tma_kernel",
+        "quantize_key_pages_kernel",
+        "rope_shift_kernel",
+    ]
+
+
 def test_float8_values_on_an_older_device(devices: Devices) -> None:
     devices.capability = 80
     q, pages, table = rows(1, 4, 2, 16), rows(3, 4, 2, 16), placed(torch.zeros(1, 1, dtype=torch.int32))
