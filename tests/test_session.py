@@ -240,6 +240,12 @@ def test_the_one_shot_call(pipe, output_type):
         ({"seed": 1.5}, "seed: expected a whole number, got 1.5"),
         ({"seconds": "1"}, "seconds: expected a number above 0, got '1'"),
         ({"fps": True}, "fps: expected a number above 0, got True"),
+        ({"steps": 1001}, "steps: expected at most 1000, as in training, got 1001"),
+        ({"fps": 1e300}, "fps: expected a number from 1e-05 to 2147483647, got 1e\\+300"),
+        (
+            {"size": (999_968, 999_968)},
+            "size: expected what .* GiB of memory are enough for, got 999968x999968",
+        ),
         ({"size": 128}, "size: expected a width and a height in pixels, got 128"),
         ({"size": "64x32"}, "size: expected a width and a height in pixels, got '64x32'"),
     ],

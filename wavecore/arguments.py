@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from numbers import Real
 
 from wavecore.errors import UsageError
+
+_NUMERATOR, _DENOMINATOR = 2**31 - 1, 100_000  # of frame rates; FFmpeg has 32 bits for each
 
 
 def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -48,6 +51,16 @@ def pixels(value: tuple[int, int], across: int, down: int) -> tuple[int, int]:
             f"got {width}x{height}"
         )
     return width, height
+
+
+def frame_rate(name: str, value: float | Fraction) -> Fraction:
+    """`value`, which must be a number of frames a second that a video file can state, as a fraction."""
+    positive(name, float(value) if isinstance(value, Fraction) else value)
+    if not 1 / _DENOMINATOR <= value <= _NUMERATOR:
+        lowest, highest = f"{1 / _DENOMINATOR:g}", _NUMERATOR
+        raise UsageError(f"{name}: expected a number from {lowest} to {highest}, got {value!r}")
+    exact = value if isinstance(value, Fraction) else Fraction(float(value))
+    return exact.limit_denominator(min(_DENOMINATOR, max(1, int(_NUMERATOR / exact))))
 
 
 def _is_number(value: object) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wavecore.arguments import choice, pixels, positive, share, whole
+from wavecore.arguments import choice, frame_rate, pixels, positive, share, whole
 from wavecore.control.streaming import NoiseController, StreamingSettings
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.interactive.session import SpeculativeSession, start_session
@@ -21,11 +21,7 @@ from wavecore.placing import PlacementName, Placing, closed_on_error
 from wavecore.prompt import check_prompt
 from wavecore.recording import describe
 from wavecore.restyling import Restyling, start_ring, streaming_rules
-from wavecore.rounds import (
-    NoiseLevel,
-    RoundsKind,
-    Rules,
-)
+from wavecore.rounds import NoiseLevel, RoundsKind, Rules
 from wavecore.session import Session
 from wavecore.trace import Trace
 
@@ -168,7 +164,8 @@ class Pipeline:
         choice("control", control, ("free", "speculative"))
         if speculation is not None and control != "speculative":
             raise UsageError(f"speculation: expected none with control {control!r}, got {speculation}")
-        fps = self.fps if fps is None else positive("fps", fps)
+        fps = self.fps if fps is None else fps
+        frame_rate("fps", fps)
         if seconds is not None:
             if num_frames is not None:
                 raise UsageError("num_frames: expected num_frames or seconds, got both")
@@ -187,6 +184,7 @@ class Pipeline:
                 self.model, prompt, chosen, rules, levels, seed, size, fps, num_frames, trace, place
             )
         self._causal("control 'free'")
+        placing.check_memory(self.model, size, rules, num_frames)
         if trace is not None:
             described = describe(self.model, rules, seed, size, fps, num_frames, placement)
             trace.record("session", control="free", **described, devices=devices, split=split)
@@ -267,12 +265,15 @@ class Pipeline:
         if noise is not None:
             strength = noise.strength
         levels, size = self.levels(steps, strength), self._checked_size(size)
-        fps = self.fps if fps is None else positive("fps", fps)
+        fps = self.fps if fps is None else fps
+        frame_rate("fps", fps)
         if not isinstance(frames, Iterable):
             raise UsageError(f"frames: expected an iterable of frames, got {type(frames).__name__}")
         source, ring = iter(frames), None
         placing = Placing(placement=placement, devices=devices, decoders=decoders)
         workers = placing.decode_options()
+        if shared is None:  # which has memory of its own
+            placing.check_memory(self.model, size, rules)
         if placement == "layers":
             rules, ring = start_ring(self.model, rules, placing.ranks, trace, encode_on, decode_on)
         elif encode_on or decode_on:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
+from wavecore.models.footprint import check_stream_memory, fewest_pages
 from wavecore.placement.calls import CallPlace, CallPlacement, CallStream, shared_place
 from wavecore.rounds import NoiseLevel, Rules, Wavefront
 from wavecore.session import Session
@@ -193,6 +194,14 @@ class Placing:
             raise UsageError(f"replicas: expected none with placement {self.placement}, got some")
         if self.split is not None and self.placement != "sequence":
             raise UsageError(f"split: expected none with placement {self.placement}, got {self.split}")
+
+    def check_memory(
+        self, model: StreamModel, size: tuple[int, int], rules: Rules, num_frames: int | None = None
+    ) -> None:
+        """Refuse a stream that cannot fit, before its processes start and before its rounds are looked at."""
+        latents = None if num_frames is None else model.latents(num_frames)
+        machines = self.ranks if self.placement == "layers" else 1
+        check_stream_memory(model, size, fewest_pages(rules, latents), machines)
 
     def check_one(self) -> None:
         """Reject other numbers of devices than the one that there is."""

@@ -20,6 +20,7 @@ from wavecore.decoding import GroupPlan, start_decoding
 from wavecore.errors import UsageError
 from wavecore.lifetime import Belongings, weakly
 from wavecore.models.bundle import StreamModel
+from wavecore.models.footprint import check_stream_memory
 from wavecore.placement import Handoff, LocalPlacement, local_cache
 from wavecore.prompt import check_prompt
 from wavecore.restyling import Restyling
@@ -159,7 +160,7 @@ class Session:
         self._frames_left = num_frames
         chunks = None
         if num_frames is not None:
-            chunks = rules.chunks(1 + -(-(num_frames - 1) // self._stride))
+            chunks = rules.chunks(model.latents(num_frames))
         self._rounds = Rounds(rules, chunks)
         width, height = size
         factor = model.vae.spatial_factor
@@ -187,6 +188,7 @@ class Session:
         self._belongings = Belongings(self)
         self._placement: RoundPlacement
         if place is None:
+            check_stream_memory(model, size, pages)
             self._cache = local_cache(model.dit, pages, *latent_size[1:])
             self._placement = LocalPlacement(model.dit, self._cache)
         else:

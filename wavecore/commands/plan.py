@@ -9,6 +9,7 @@ import click
 from wavecore.commands.console import report
 from wavecore.commands.options import Command, json_option
 from wavecore.errors import UsageError
+from wavecore.rounds.noise import TRAINING_STEPS
 
 if TYPE_CHECKING:
     from wavecore.plan import Assignment, Plan
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many of which device; 2xthis times the sprites model on this machine and plans for its cores.",
 )
-@click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Denoising steps.")
+@click.option(
+    "--steps", type=click.IntRange(1, TRAINING_STEPS), default=4, show_default=True, help="Denoising steps."
+)
 @click.option("--size", help="WIDTHxHEIGHT in pixels; 832x480, or 128x128 of sprites, when left out.")
 @click.option(
     "--rounds", help="Only plans for models of these rounds: wavefront, sequential or stream_batch."

@@ -30,6 +30,14 @@ class Shelf:
     predictions: dict[int, Prediction]
 
 
+def calls_pool(rules: CallRules, latents: int) -> PoolSize:
+    """Pages of a stream whose calls have so many latents."""
+    # Played, replaceable, shelved and being made: a call each, or two where a refill begins early.
+    pages = 5 * latents + rules.reach + (rules.steps + 2) * rules.chunk_frames
+    anchor = 2 * rules.chunk_frames if rules.anchor else 0
+    return PoolSize(pages + 2 * anchor, anchor)
+
+
 class CausalGenerator:
     """Continues a stream from its prefix: retained keys and values, or ones rebuilt from clean latents.
 
@@ -71,10 +79,7 @@ class CausalGenerator:
         self._prefill, self._whole_clip = prefill, whole_clip
         factor = model.vae.spatial_factor
         latent_size = (model.dit.config.in_channels, size[1] // factor, size[0] // factor)
-        # Played, replaceable, shelved and being made: a call each, or two where a refill begins early.
-        pages = 5 * latents + rules.reach + (rules.steps + 2) * rules.chunk_frames
-        anchor = 2 * rules.chunk_frames if rules.anchor else 0
-        stream = CallStream(rules, levels, seed, latent_size, PoolSize(pages + 2 * anchor, anchor))
+        stream = CallStream(rules, levels, seed, latent_size, calls_pool(rules, latents))
         self.placement = (place or partial(local_calls, model.dit))(stream)
         self._decoder = Decoder(model.vae)
         # Chunks whose clean keys and values are there; changed in place, since a running wave reads it.

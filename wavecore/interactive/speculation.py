@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Literal, get_args
 
+from wavecore.arguments import frame_rate
+from wavecore.cache import PoolSize
 from wavecore.control.adapter_name import AdapterName
 from wavecore.control.speculative import (
     ADAPTERS,
@@ -21,10 +22,11 @@ from wavecore.control.speculative import (
 )
 from wavecore.control.speculative.events import Fallback
 from wavecore.errors import UsageError
-from wavecore.interactive.causal import CausalGenerator
+from wavecore.interactive.causal import CausalGenerator, calls_pool
 from wavecore.interactive.joint import JointGenerator
 from wavecore.interactive.predictions import Generator
 from wavecore.models.bundle import StreamModel
+from wavecore.models.footprint import check_stream_memory
 from wavecore.placement.calls import CallPlace, local_place
 from wavecore.rounds import NoiseLevel, Rules, Sequential, Wavefront
 from wavecore.rounds.calls import CallRules
@@ -141,6 +143,12 @@ def make_parts(
         raise UsageError(f"cut: expected rounds wavefront on a causal model, got {got}")
     if joint and place is not None:
         raise UsageError(f"placement: expected local with {_kind(model)}, got {place.name}")
+    pages, place = PoolSize(0, 0), place or local_place(model.dit)
+    if not joint:
+        calls = call_rules(rules, place.apart)
+        pages = calls_pool(calls, adapter.latents)
+    if place.name != "shared":  # which has memory of its own
+        check_stream_memory(model, size, pages, model.dit.config.layers if place.name == "layers" else 1)
     estimator = QuantileEstimator(
         adapter.latents,
         margin=speculation.margin,
@@ -148,7 +156,7 @@ def make_parts(
         target=speculation.underrun_rate,
         lead=speculation.refill_lead,
     )
-    frame = 1 / Fraction(fps).limit_denominator(1001)
+    frame = 1 / frame_rate("fps", fps)
     settings = Settings(
         adapter=adapter,
         group_seconds=model.vae.temporal_factor * frame,
@@ -162,8 +170,6 @@ def make_parts(
     generator: Generator
     if not joint:
         prefill = isinstance(adapter, CleanPrefill)
-        place = place or local_place(model.dit)
-        calls = call_rules(rules, place.apart)
         generator = CausalGenerator(
             model, calls, levels, seed, size, adapter.latents, prefill=prefill, place=place.open, **whole
         )

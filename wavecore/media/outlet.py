@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
+from wavecore.arguments import frame_rate
 from wavecore.errors import InputError, UsageError
 from wavecore.files import write_error
 from wavecore.media.live import parse_address
@@ -45,7 +46,7 @@ class Outlet:
 
     def __init__(self, target: str, format: OutletFormat, fps: Fraction | float) -> None:
         self.target, self.format = target, format
-        self.fps = Fraction(fps).limit_denominator(100_000)
+        self.fps = frame_rate("fps", fps)
         self.frames = 0
         self._file = _open(target)
         self._container: Any = None

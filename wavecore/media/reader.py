@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wavecore.arguments import frame_rate
 from wavecore.errors import InputError, UsageError
 from wavecore.media.geometry import ACCURATE_COLOUR, fit_frame, orient, orientation, over_black
 from wavecore.media.timing import resample
+from wavecore.memory import check_memory
 
 if TYPE_CHECKING:
     import av
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     Frame = NDArray[np.uint8]
 
 # Demuxers that read a text file as a picture, or a playlist that names other files.
+_PIXEL_BYTES = 3
 _REFUSED_FORMATS = {"tty", "hls", "dash", "concat", "imf", "sdp"}
 # FFmpeg's own VP8 and VP9 decoders leave the alpha layer out; libvpx decodes it.
 _ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
@@ -99,10 +102,10 @@ class VideoReader:
         self.path = Path(path)
         if size is not None and (len(size) != 2 or min(size) < 1):
             raise UsageError(f"size: expected (width, height) of at least 1, got {size}")
-        if fps is not None and not 0 < fps < float("inf"):
-            raise UsageError(f"fps: expected a number above 0, got {fps}")
+        if size is not None:
+            check_memory("size", _PIXEL_BYTES * size[0] * size[1], f"{size[0]}x{size[1]}")
         self._size = size
-        self._target_fps = None if fps is None else Fraction(fps).limit_denominator(100_000)
+        self._target_fps = None if fps is None else frame_rate("fps", fps)
         self.info = self._read_info()
         self.fps = self._target_fps or self.info.fps
         self.frames = self.info.frames
@@ -148,7 +151,11 @@ def read_video(
     fps: Fraction | float | None = None,
 ) -> Frame:
     """Read a whole clip, uint8 [n, height, width, 3]; parameters and errors as for `VideoReader`."""
-    return np.stack(list(VideoReader(path, size, fps)))
+    reader = VideoReader(path, size, fps)
+    width, height = size or (reader.info.width, reader.info.height)
+    need = _PIXEL_BYTES * width * height * (reader.frames or 1)
+    check_memory("size", need, f"{reader.frames or 1} frames of {width}x{height}")
+    return np.stack(list(reader))
 
 
 @contextmanager

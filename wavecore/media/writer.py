@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wavecore.arguments import frame_rate
 from wavecore.errors import InputError, UsageError
 from wavecore.files import check_output, complete_or_nothing, pending_path, write_error
 from wavecore.interrupts import uninterrupted
@@ -184,10 +185,8 @@ class VideoWriter(FrameSink):
     def __init__(self, path: str | os.PathLike[str], fps: Fraction | float, crf: int = 18) -> None:
         if Path(path).suffix.lower() != ".mp4":
             raise UsageError(f"{path}: expected a path that ends in .mp4")
-        if not 0 < fps < float("inf"):
-            raise UsageError(f"fps: expected a number above 0, got {fps}")
+        self.fps = frame_rate("fps", fps)
         super().__init__(check_output(path))
-        self.fps = Fraction(fps).limit_denominator(100_000)
         self.crf = crf
         self._container: Any = None
         self._stream: Any = None

@@ -23,6 +23,7 @@ from wavecore.rounds import (
     nearest_levels,
     warped_levels,
 )
+from wavecore.rounds.noise import TRAINING_STEPS
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class StreamDefaults:
             Denoising steps.
         """
         whole("steps", steps, 1)
+        if steps > TRAINING_STEPS:
+            raise UsageError(f"steps: expected at most {TRAINING_STEPS}, as in training, got {steps}")
         rounds = self.rounds if rounds is None else rounds
         choice("rounds", rounds, get_args(RoundsKind))
         shared: dict[str, Any] = {
@@ -152,6 +155,10 @@ class StreamModel:
     def device(self) -> torch.device:
         """Where the transformer is, and so where a stream runs."""
         return self.dit.patch_embedding.weight.device
+
+    def latents(self, num_frames: int) -> int:
+        """Latents of a stream of so many frames: of one frame the first, of several each after it."""
+        return 1 + -(-(num_frames - 1) // self.vae.temporal_factor)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> StreamModel:
         """Move every part, as `torch.nn.Module.to` does; returns the model itself."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from wavecore.arguments import frame_rate
 from wavecore.errors import UsageError
 from wavecore.media.colour import even, to_yuv420
 
@@ -89,7 +89,7 @@ class H264Encoder:
         context: Any = av.CodecContext.create("libx264", "w")
         context.width, context.height = size[0] + size[0] % 2, size[1] + size[1] % 2
         context.pix_fmt = "yuv420p"
-        context.framerate = Fraction(fps).limit_denominator(100_000)
+        context.framerate = frame_rate("fps", fps)
         context.time_base = 1 / context.framerate
         context.colorspace = context.color_primaries = context.color_trc = context.color_range = 1  # BT.709
         context.thread_count = 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from wavecore.arguments import frame_rate
 from wavecore.serve.encode import H264Encoder, decode_jpeg
 
 _FRAGMENT_SECONDS = 1
@@ -39,7 +39,7 @@ class Recorder:
         self.path = path
         self.frames = 0
         self._encoder = encoder if jpeg else None
-        rate = Fraction(fps).limit_denominator(100_000)
+        rate = frame_rate("fps", fps)
         options = {
             "movflags": "empty_moov+default_base_moof",
             "frag_duration": str(_FRAGMENT_SECONDS * 1_000_000),

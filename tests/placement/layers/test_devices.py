@@ -56,9 +56,7 @@ def test_ranks_of_one_machine_have_a_gpu_each(two_gpus, monkeypatch):
     assert numbers == ["2"]
     processes.check_devices(GPU, 2)
     processes.check_devices(torch.device("cpu"), 3)
-    with pytest.raises(
-        UsageError, match=r"^devices: expected at most 2 ranks, one .*, got 3$"
-    ):
+    with pytest.raises(UsageError, match=r"^devices: expected at most 2 ranks, one .*, got 3$"):
         processes.check_devices(GPU, 3)
 
 
