@@ -58,11 +58,10 @@ int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_c
   return keys;
 }
 
-int64_t query_blocks(int64_t queries, int64_t heads, int threads) {
-  constexpr int64_t kMostQueries = 1600;  // above, queries and results stream from the third-level cache
+int64_t query_blocks(const Kernels& kernels, int64_t queries, int64_t heads, int threads) {
   constexpr int64_t kFewestQueries = 96;  // below, packing takes a fifth of the time
   constexpr int64_t kBlocksPerThread = 4;
-  int64_t blocks = (queries + kMostQueries - 1) / kMostQueries;
+  int64_t blocks = (queries + kernels.most_queries - 1) / kernels.most_queries;
   int64_t wanted = (kBlocksPerThread * threads + heads - 1) / heads;
   return std::max(blocks, std::min(wanted, queries / kFewestQueries));
 }
@@ -77,7 +76,7 @@ void run_linear(const Kernels& kernels, const LinearArgs& args, int threads) {
 }
 
 void run_attention(const Kernels& kernels, PagedAttentionArgs args, int64_t slots, int64_t keys, int threads) {
-  int64_t blocks = query_blocks(args.queries, slots * args.heads, threads);
+  int64_t blocks = query_blocks(kernels, args.queries, slots * args.heads, threads);
   args.query_block = (args.queries + blocks - 1) / blocks;
   int64_t scratch = kernels.paged_attention_scratch(args);
   double cost = double(args.queries) / double(blocks) * double(keys) / double(slots) * double(args.head_dim) / 4;

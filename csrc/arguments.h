@@ -28,7 +28,7 @@ int64_t check_context(const Tensor& table, const Tensor& lengths, int64_t page_c
 
 // Into how many blocks the queries of each of `heads` heads of all slots are cut. Those of a block share one packing
 // of the context; more blocks than that needs give every thread some.
-int64_t query_blocks(int64_t queries, int64_t heads, int threads);
+int64_t query_blocks(const Kernels& kernels, int64_t queries, int64_t heads, int threads);
 
 // Calls of a kernel, split over threads. `query_block` of the attention is chosen here; `keys` are those of all slots.
 void run_linear(const Kernels& kernels, const LinearArgs& args, int threads);

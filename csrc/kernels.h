@@ -248,6 +248,8 @@ struct Kernels {
   void (*qkv_page_write)(const QkvPageWriteArgs&, int64_t begin, int64_t end);
   // items: rows of the pages to write
   void (*rope_shift)(const RopeShiftArgs&, int64_t begin, int64_t end);
+  // query rows of an attention block: above, queries and results stream from the third-level cache
+  int64_t most_queries;
   // items: (slot, head, query block)
   void (*paged_attention)(const PagedAttentionArgs&, int64_t begin, int64_t end, float* scratch);
   int64_t (*paged_attention_scratch)(const PagedAttentionArgs&);  // floats

@@ -13,6 +13,7 @@ namespace {
 
 Kernels with_tiles(Kernels table) {
   table.name = "amx";
+  table.most_queries = amx::kMostTileQueries;
   table.paged_attention = amx::paged_attention_tiles;
   table.paged_attention_scratch = amx::paged_attention_tiles_scratch;
   table.paged_attention_int8 = amx::paged_attention_int8_tiles;

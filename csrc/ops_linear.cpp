@@ -188,7 +188,7 @@ void Operations::paged_attention_int8(py::handle q_, py::handle k_data_, py::han
   int64_t keys = check_context(table, lengths, count, page_tokens);
   float* lse = lse_.is_none() ? nullptr : Tensor::output(lse_, 3).data<float>();
   if (q.elements() == 0) return;
-  int64_t blocks = query_blocks(queries, slots * heads, threads);
+  int64_t blocks = query_blocks(*kernels_, queries, slots * heads, threads);
   PagedAttentionInt8Args args{{q.data(), q.stride(0), q.stride(1), q.stride(2), pages(k_data), pages(v_pages),
                                table.data<const int32_t>(), lengths.data<const int32_t>(),
                                Tensor::output(out_, 4).data(), lse, queries, (queries + blocks - 1) / blocks,

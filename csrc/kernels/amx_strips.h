@@ -8,6 +8,9 @@ namespace wavecore::WAVECORE_ISA {
 
 constexpr int64_t kGroup = 32;       // keys: the depth of a bfloat16 tile
 constexpr int64_t kBlockGroups = 16;
+// Of a block: with two strips of scores and a block of keys and values 1 MB for heads of 128, half of the second-level
+// cache, since two virtual cores may share one.
+constexpr int64_t kMostTileQueries = 800;
 // Rows of scores and weights are an odd number of cache lines, so that columns spread over the sets of a cache.
 constexpr int64_t kScoreRow = kBlockGroups * kGroup + 16;
 constexpr int64_t kWeightRow = kBlockGroups * kGroup + 32;

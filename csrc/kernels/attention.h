@@ -10,6 +10,8 @@
 
 namespace wavecore::WAVECORE_ISA {
 
+constexpr int64_t kMostQueries = 1600;  // of a block
+
 constexpr float kLn2 = 0.69314718055994530942f;
 
 struct AttentionScratch {

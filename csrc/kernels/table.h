@@ -25,6 +25,7 @@ const Kernels& WAVECORE_JOIN(WAVECORE_ISA, _kernels)() {
                                  isa::rms_norm,
                                  isa::qkv_page_write,
                                  isa::rope_shift,
+                                 isa::kMostQueries,
                                  isa::paged_attention,
                                  isa::paged_attention_scratch,
                                  isa::linear,
