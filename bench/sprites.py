@@ -1,6 +1,7 @@
 """What the shipped sprites model can do: `python bench/sprites.py`.
 
-Runs `wavecore eval` at 4 steps on both kinds of rounds and writes bench/results/sprites.json beside the bars.
+Runs `wavecore eval` at 4 steps on both kinds of rounds, and with int8 keys and layers; writes
+bench/results/sprites.json beside the bars.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ BARS = {
 
 def main() -> None:
     pipe = wavecore.load("sprites")
+    int8_keys = wavecore.load("sprites", key_cache="int8")
+    int8 = wavecore.load("sprites", quantization="int8", key_cache="int8")
     result = {
         "bars": BARS,
         "wavefront": evaluate(pipe, Setting()),
+        "wavefront_int8_keys": evaluate(int8_keys, Setting()),
+        "wavefront_int8_layers_and_keys": evaluate(int8, Setting()),
         "wavefront_trained_pairs": prompt_accuracy(pipe, Setting(), held_out=False),
         "sequential": prompt_accuracy(pipe, Setting(rounds="sequential")),
         "sequential_20_steps": prompt_accuracy(pipe, Setting(steps=20, rounds="sequential"), count=16),
