@@ -8,13 +8,18 @@ import subprocess
 import sys
 import time
 from itertools import islice
+from pathlib import Path
 
 import av
 import httpx
 import pytest
+from support.serving import SyntheticEngine
 
 from wavecore.cli import run
 from wavecore.client import Client
+from wavecore.serve.app import Server
+from wavecore.serve.run import secured, serve
+from wavecore.serve.settings import ServeSettings
 
 
 @pytest.fixture
@@ -73,6 +78,33 @@ def test_wrong_settings_are_usage_errors(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--model", "nosuch"], 2, '--model: expected "sprites", a path, or a hub name'),
+        (["--checkpoint", "missing"], 2, "--checkpoint: expected none with a sprites model, got 'missing'"),
+        (["--model", str(Path(__file__))], 1, "expected .safetensors, .index.json, .pt or .pth, got '.py'"),
+    ],
+    ids=["name", "checkpoint", "file"],
+)
+def test_a_model_that_cannot_be_loaded_ends_the_server(arguments, code, message, capsys):
+    assert run(["serve", "--port", "0", *arguments]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_fault_that_nobody_has_worded_ends_the_server():
+    class Broken(SyntheticEngine):
+        def load(self):
+            raise ZeroDivisionError("an engine without fuel")
+
+    def build(settings):
+        return Server(settings, Broken())
+
+    with pytest.raises(ZeroDivisionError, match="an engine without fuel"):
+        serve(ServeSettings(port=0), build, lambda address: None)
+
+
 def test_a_port_that_is_taken_is_a_usage_error(process, capsys):
     _, url = process
     assert run(["serve", "--port", url.rpartition(":")[2]]) == 2
@@ -80,9 +112,6 @@ def test_a_port_that_is_taken_is_a_usage_error(process, capsys):
 
 
 def test_a_token_is_made_up_where_others_can_connect():
-    from wavecore.serve.run import secured
-    from wavecore.serve.settings import ServeSettings
-
     assert secured(ServeSettings()).token is None
     assert len(secured(ServeSettings(host="0.0.0.0")).token) >= 32
     assert secured(ServeSettings(host="0.0.0.0", token="mine")).token == "mine"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wavecore.commands.options import config_option, json_option, settings_options
+from wavecore.commands.options import Command, config_option, json_option, settings_options
 from wavecore.config import load_settings
 from wavecore.errors import UsageError
 from wavecore.serve.settings import ServeSettings
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NEEDED = ("fastapi", "prometheus_client", "uvicorn", "websockets")
 
 
-@click.command("serve")
+@click.command("serve", cls=Command)
 @settings_options(ServeSettings)
 @click.option("-v", "--verbose", is_flag=True, help="Log sessions and speed; never prompts.")
 @config_option

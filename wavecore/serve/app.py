@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from importlib import resources
 from typing import Any
 
@@ -15,6 +16,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.types import ASGIApp
 
 from wavecore import __version__
+from wavecore.errors import WavecoreError
 from wavecore.serve.connection import Connection
 from wavecore.serve.engine import Engine
 from wavecore.serve.guard import Guard
@@ -36,6 +38,7 @@ _STATUS = {
     "failed": 500,
 }
 _BODY_BYTES = 64 * 1024
+_log = logging.getLogger("wavecore.serve")
 
 
 class Server:
@@ -102,16 +105,27 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _life(self, _: FastAPI) -> AsyncIterator[None]:
-        async with self.running():
+        async with self.running(self._log_failure):
             yield
 
+    def _log_failure(self, error: BaseException) -> None:
+        """Where something else runs the application, which may go on without a model, `/readyz` says why."""
+        unknown = None if isinstance(error, WavecoreError) else error
+        _log.error("%s", self.sessions.failure, exc_info=unknown)
+
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Load the model and work, until the block ends."""
-        tasks = [
-            asyncio.ensure_future(work)
-            for work in (self.sessions.load(), self.sessions.watch(), self.videos.work())
-        ]
+    async def running(self, failed: Callable[[BaseException], None]) -> AsyncIterator[None]:
+        """Load the model and work, until the block ends.
+
+        Parameters
+        ----------
+        failed : callable
+            Told why the model cannot be loaded, where it cannot.
+        """
+        loading = asyncio.ensure_future(self.sessions.load())
+        loading.add_done_callback(lambda task: _tell(task, failed))
+        others = [asyncio.ensure_future(work) for work in (self.sessions.watch(), self.videos.work())]
+        tasks = [loading, *others]
         try:
             yield
         finally:
@@ -215,6 +229,12 @@ def _read_page() -> dict[str, tuple[bytes, str, str]]:
             content = file.read_bytes()
             page[file.name] = content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     return page
+
+
+def _tell(task: asyncio.Future[None], failed: Callable[[BaseException], None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        failed(error)
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

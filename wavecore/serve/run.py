@@ -49,7 +49,7 @@ class _Uvicorn(uvicorn.Server):
         self._build = build
         self._server: asyncio.Future[Server] | None = None
         self._stack = AsyncExitStack()
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
 
     async def _application(self) -> ASGIApp:
         assert self._server is not None
@@ -63,10 +63,14 @@ class _Uvicorn(uvicorn.Server):
         try:
             server = await asyncio.to_thread(self._build)
         except Exception as error:
-            self.failure, self.should_exit = error, True
+            self._fail(error)
             raise
-        await self._stack.enter_async_context(server.running())
+        await self._stack.enter_async_context(server.running(self._fail))
         return server
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop, and have `serve` raise the error: without a model there is nothing to serve."""
+        self.failure, self.should_exit = error, True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert self._server is not None
@@ -117,6 +121,11 @@ def serve(settings: ServeSettings, build: Callable[[ServeSettings], Server], ann
         Makes the application of the settings.
     announce : callable
         Told the address of the page, with the token, once the port is bound.
+
+    Raises
+    ------
+    WavecoreError
+        The port cannot be bound, or the model cannot be loaded.
     """
     settings = secured(settings)
     listener = bind(settings)

@@ -72,18 +72,20 @@ class Sessions:
     # -- model ---------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Load and warm up the model."""
+        """Load and warm up the model.
+
+        Raises
+        ------
+        Exception
+            Why that cannot be, once it is noted in `failure`.
+        """
         settings = self._settings
         try:
             cost = await asyncio.to_thread(self._load)
-        except WavecoreError as error:
-            self.failure = f"the model cannot be loaded: {error}"
-            _log.error("%s", self.failure)
-            return
-        except Exception:
-            self.failure = "the model cannot be loaded"
-            _log.exception("%s", self.failure)
-            return
+        except Exception as error:
+            known = f": {error}" if isinstance(error, WavecoreError) else ""
+            self.failure = f"the model cannot be loaded{known}"
+            raise
         self.admission = Admission(cost, settings.latency_objective, settings.slots)
         _log.info(
             "ready: a response takes %.0f ms, a session %.0f %% of the worker",
