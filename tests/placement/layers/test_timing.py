@@ -73,3 +73,19 @@ def test_the_host_knows_at_once() -> None:
 def test_events_measure_on_a_gpu() -> None:
     assert isinstance(clock_of(torch.device("cuda")), CudaClock)
     assert isinstance(clock_of(torch.device("cpu")), HostClock)
+
+
+def test_events_are_on_the_stream_of_the_device_whatever_device_is_current(monkeypatch) -> None:
+    recorded = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: str) -> None:
+            recorded.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    clock_of(torch.device("cuda:1")).mark()
+    assert recorded == ["stream of cuda:1"]

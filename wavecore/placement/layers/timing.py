@@ -37,11 +37,14 @@ class HostClock:
 
 
 class CudaClock:
-    """Events on the current stream: the host, which only launches the work, would measure launches."""
+    """Events on the stream of a device: the host, which only launches the work, would measure launches."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))  # it may not be the current device
         return event
 
     def passed(self, mark: torch.cuda.Event) -> bool:
@@ -53,7 +56,7 @@ class CudaClock:
 
 def clock_of(device: torch.device) -> Clock:
     """The clock for layers on a device."""
-    return CudaClock() if device.type == "cuda" else HostClock()
+    return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
 class LayerTimes:
