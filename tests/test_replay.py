@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from support.models import tiny_stream_model
 
+from wavecore.cli import run
 from wavecore.errors import InputError
+from wavecore.interactive.speculation import Speculation
 from wavecore.pipeline import Pipeline
 from wavecore.replay import read_log, replay_log
 from wavecore.trace import Trace
@@ -70,6 +72,22 @@ def test_replay_finds_what_differs(pipe, tmp_path):
     assert not replay_log(recording, pipe).same_totals
 
 
+def test_a_log_that_was_cut_off_has_no_statistics(pipe, tmp_path, monkeypatch, capsys):
+    log = tmp_path / "run.jsonl"
+    speculation = Speculation(pacing="virtual", latents=6)
+    record(pipe, log, {}, num_frames=9, control="speculative", speculation=speculation)
+    monkeypatch.setattr("wavecore.loading.load", lambda model: pipe)
+    assert run(["replay", str(log)]) == 0
+    assert "3 groups with the recorded frames, and the recorded statistics" in capsys.readouterr().out
+    lines = [line for line in log.read_text().splitlines() if '"totals"' not in line]
+    log.write_text("\n".join(lines))
+    assert run(["replay", str(log)]) == 0
+    assert "3 groups with the recorded frames, and no recorded statistics" in capsys.readouterr().out
+    log.write_text("\n".join(line for line in lines if '"display"' not in line))
+    assert run(["replay", str(log)]) == 1
+    assert "expected a session that made frames, got one that ended before" in capsys.readouterr().err
+
+
 def test_what_cannot_be_replayed_says_why(pipe, tmp_path):
     log = tmp_path / "run.jsonl"
     with Trace(log) as trace:
@@ -82,6 +100,10 @@ def test_what_cannot_be_replayed_says_why(pipe, tmp_path):
         event.get("data", {}).pop("hash", None)
     log.write_text("\n".join(map(json.dumps, events)))
     with pytest.raises(InputError, match="expected a hash of each group of frames"):
+        read_log(log)
+    started = [event for event in events if event["kind"] in ("session", "prompt")]
+    log.write_text("\n".join(map(json.dumps, started)))
+    with pytest.raises(InputError, match="expected a session that made frames, got one that ended before"):
         read_log(log)
     log.write_text("")
     with pytest.raises(InputError, match="expected the log of a session, got none"):

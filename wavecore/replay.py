@@ -14,7 +14,7 @@ from wavecore.interactive.replay import Recording, Replayed, read_recording, rep
 from wavecore.pipeline import Pipeline
 from wavecore.recording import fingerprint
 from wavecore.session import FrameGroup, Session, frame_hash
-from wavecore.trace import read_events
+from wavecore.trace import Event, read_events
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,22 @@ def read_log(path: str | os.PathLike[str]) -> Recording | FreeRecording:
                 "what it restyled is not in its log"
             )
         raise InputError(f"{path}: expected the log of a session, got none")
-    if session.data.get("control") != "free":
-        return read_recording(path)
+    free = session.data.get("control") == "free"
+    recording = _read_free(path, session.data, events) if free else read_recording(path)
+    if not recording.hashes:
+        raise InputError(f"{path}: expected a session that made frames, got one that ended before")
+    return recording
+
+
+def _read_free(
+    path: str | os.PathLike[str], description: dict[str, Any], events: Sequence[Event]
+) -> FreeRecording:
     ready = [event.data for event in events if event.kind == "ready"]
     if any("hash" not in group for group in ready):
         raise InputError(f"{path}: expected a hash of each group of frames, got groups without one")
     versions = {event.data["chunk"]: event.data["version"] for event in events if event.kind == "admit"}
     prompts = [event.data for event in events if event.kind == "prompt"]
-    return FreeRecording(session.data, prompts, versions, ready)
+    return FreeRecording(description, prompts, versions, ready)
 
 
 def replay_log(

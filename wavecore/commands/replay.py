@@ -23,7 +23,7 @@ def command(log: str, model: str | None, json_output: bool) -> None:
     LOG is what `wavecore generate --events LOG` writes. The exit code is 1 when something differs.
     """
     from wavecore.loading import load
-    from wavecore.replay import read_log, replay_log
+    from wavecore.replay import FreeRecording, read_log, replay_log
 
     recording = read_log(log)
     pipe = load(recording.description["model"] if model is None else model)
@@ -32,8 +32,12 @@ def command(log: str, model: str | None, json_output: bool) -> None:
     if result.different or not result.same_totals:
         where = f"groups {', '.join(map(str, result.different[:8]))}" if result.different else "statistics"
         raise InputError(f"{log}: expected the recorded frames and statistics, got others: {where}")
+    ended = isinstance(recording, FreeRecording) or recording.totals is not None
+    statistics = (
+        "the recorded statistics" if ended else "no recorded statistics: the log ends before the session"
+    )
     report(
         {"groups": result.groups, "different": result.different, "totals": result.totals},
-        f"{log}: {result.groups} groups with the recorded frames, and the recorded statistics",
+        f"{log}: {result.groups} groups with the recorded frames, and {statistics}",
         json_output,
     )
