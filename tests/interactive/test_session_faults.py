@@ -100,7 +100,8 @@ def test_a_worker_that_never_answers_freezes_the_stream_and_does_not_keep_it_fro
     [
         ({"adapter": "telepathy"}, "adapter: expected one of retained-prefix"),
         ({"adapter": "keyframes"}, "adapter: expected one of retained-prefix, clean-prefill with a causal"),
-        ({"latents": -1}, "latents: expected at least 1"),
+        ({"latents": -1}, "latents: expected a whole number of at least 1, got -1"),
+        ({"latents": 0}, "latents: expected a whole number of at least 1, got 0"),
         ({"fallback": "panic"}, "fallback: expected one of freeze"),
         ({"pacing": "warp"}, "pacing: expected one of real, virtual"),
         ({"margin": float("nan")}, "margin: expected a finite number"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from wavecore.arguments import frame_rate
+from wavecore.arguments import frame_rate, whole
 from wavecore.cache import PoolSize
 from wavecore.control.adapter_name import AdapterName
 from wavecore.control.speculative import (
@@ -100,6 +100,8 @@ class Speculation:
             if getattr(self, name) not in allowed:
                 choices = ", ".join(choice for choice in allowed if choice)
                 raise UsageError(f"{name}: expected one of {choices}, got {getattr(self, name)!r}")
+        if self.latents is not None:
+            whole("latents", self.latents, 1)
         if self.cut and self.whole_clip:
             raise UsageError("cut: expected latents that are decoded one by one, got whole_clip")
         if self.costs is not None and self.pacing != "virtual":
