@@ -5,7 +5,7 @@
 // scores, softmax, weighted values. Keys that a group lacks are zero in the tiles, and their scores minus infinity.
 #pragma once
 
-#include "amx_strips.h"
+#include "amx_groups.h"
 #include "attention.h"
 
 namespace wavecore::WAVECORE_ISA {
@@ -24,16 +24,6 @@ inline void carve(const PagedAttentionArgs& a, int64_t key_bytes, Carver& carver
   carver.take(s.max, rows);
   carver.take(s.sum, rows);
 }
-
-struct QueryBlock {
-  int64_t slot, head, first, rows;
-
-  QueryBlock(const PagedAttentionArgs& a, int64_t item) {
-    int64_t blocks = (a.queries + a.query_block - 1) / a.query_block;
-    first = item % blocks * a.query_block, head = item / blocks % a.heads, slot = item / blocks / a.heads;
-    rows = a.queries - first < a.query_block ? a.queries - first : a.query_block;
-  }
-};
 
 // Values of a group to right tiles [values / 16]: pairs of keys side by side.
 inline void pack_value_group(const bf16* from, int64_t stride, int64_t keys, int64_t dim, int64_t values, char* tiles) {
@@ -112,8 +102,9 @@ inline float weigh_row(const int64_t* keys, int64_t groups, bf16* weights, float
 // Adds a block of groups to the results of all rows. score(row, at, sums, shift) is a vector of a row's scores from
 // the sums of its products, see weigh_row. While the vector units weigh a strip, the matrix units do the values of the
 // strip before and the scores of the one behind.
-template <typename Products, typename Score>
-inline void attend(const AttentionTiles& s, const int64_t* keys, int64_t groups, int64_t rows, Score score) {
+template <typename Products, typename Score, typename Ahead>
+inline void attend(const AttentionTiles& s, const int64_t* keys, int64_t groups, int64_t rows, Score score,
+                   Ahead ahead) {
   StripProducts<Products> products(s, groups);
   products.queue_scores(0);
   products.finish();
@@ -121,6 +112,7 @@ inline void attend(const AttentionTiles& s, const int64_t* keys, int64_t groups,
     if (row > 0) products.queue_values(row - kSide);
     if (row + kSide < rows) products.queue_scores(row + kSide);
     for (int64_t r = 0; r < kSide; ++r) {
+      ahead.fetch();
       const float* sums = s.strip_scores(row) + r * kScoreRow;
       float decay = weigh_row(
           keys, groups, s.strip_weights(row) + r * kWeightRow, s.max[row + r], s.sum[row + r],
@@ -154,25 +146,17 @@ inline void paged_attention_tiles_item(const PagedAttentionArgs& a, int64_t item
 
   V factor = set1(a.scale * kLog2E);
   auto score = [&](int64_t, int64_t, const float* sums, V shift) { return fma(load(sums), factor, shift); };
-  int64_t keys[kBlockGroups], groups = 0;
-  for (int64_t entry = block.slot * a.pages_per_slot; entry < (block.slot + 1) * a.pages_per_slot; ++entry) {
-    int64_t page = a.page_table[entry], length = a.page_lengths[entry];
-    for (int64_t token = 0; token < length; token += kGroup) {
-      auto first = [&](const Pages& pages) {
-        return static_cast<const bf16*>(pages.data) + page * pages.page_stride + token * pages.token_stride +
-               block.head * pages.head_stride;
-      };
-      keys[groups] = length - token < kGroup ? length - token : kGroup;
-      pack_right(first(a.k_pages), a.k_pages.token_stride * int64_t(sizeof(bf16)), keys[groups], bytes, s.steps,
-                 s.k + groups * 2 * s.steps * kTileBytes);
-      pack_value_group(first(a.v_pages), a.v_pages.token_stride, keys[groups], a.head_dim, s.values,
+  for (GroupWalk walk(a, block); walk.more();) {
+    int64_t keys[kBlockGroups], groups = 0;
+    for (; groups < kBlockGroups && walk.more(); ++groups, walk.next()) {
+      keys[groups] = walk.keys();
+      pack_right(walk.rows<bf16>(a.k_pages), a.k_pages.token_stride * int64_t(sizeof(bf16)), keys[groups], bytes,
+                 s.steps, s.k + groups * 2 * s.steps * kTileBytes);
+      pack_value_group(walk.rows<bf16>(a.v_pages), a.v_pages.token_stride, keys[groups], a.head_dim, s.values,
                        s.v + groups * s.values / kTile * kTileBytes);
-      if (++groups < kBlockGroups) continue;
-      attend<Bfloat16Products>(s, keys, groups, block.rows, score);
-      groups = 0;
     }
+    attend<Bfloat16Products>(s, keys, groups, block.rows, score, KeysAhead<bf16>(a, walk, block.rows));
   }
-  if (groups) attend<Bfloat16Products>(s, keys, groups, block.rows, score);
   store_attention<bf16>(a, block.slot, block.head, block.first, block.rows, s.out, s.values, s.max, s.sum);
 }
 

@@ -57,34 +57,32 @@ inline void paged_attention_int8_tiles_item(const PagedAttentionInt8Args& args, 
     V product = load_integers(reinterpret_cast<const int32_t*>(sums)) * load(s.k_scale + at);
     return fma(product, set1(s.q_scale[row]), set1(s.page[row]) + shift);
   };
-  for (int64_t entry = block.slot * a.pages_per_slot; entry < (block.slot + 1) * a.pages_per_slot; ++entry) {
-    int64_t page = a.page_table[entry], length = a.page_lengths[entry];
-    if (length == 0) continue;
-    const int8_t* k = static_cast<const int8_t*>(a.k_pages.data) + page * a.k_pages.page_stride +
-                      block.head * a.k_pages.head_stride;
-    const bf16* v = static_cast<const bf16*>(a.v_pages.data) + page * a.v_pages.page_stride +
-                    block.head * a.v_pages.head_stride;
+  int64_t most = 0;  // groups of a block
+  for (GroupWalk walk(a, block); walk.more();) {
+    int64_t page = walk.page(), length = walk.length();
+    if (walk.token() == 0) {
+      const float* mean = args.k_mean + page * args.mean_page_stride + block.head * a.head_dim;
+      for (int64_t r = 0; r < round_up(block.rows, kSide); ++r)
+        s.page[r] = a.scale * kLog2E * row_sum(a.head_dim, [&](int64_t at, int64_t count, V part) {
+          return fma(load_some(s.q + r * a.head_dim + at, count), load_some(mean + at, count), part);
+        });
+      // Blocks of a page are of about the same size: a short one costs as much besides its products.
+      int64_t groups = (length + kGroup - 1) / kGroup, blocks = (groups + kBlockGroups - 1) / kBlockGroups;
+      most = (groups + blocks - 1) / blocks;
+    }
     const float* k_scale = args.k_scale + page * args.scale_page_stride + block.head;
-    const float* mean = args.k_mean + page * args.mean_page_stride + block.head * a.head_dim;
-    for (int64_t r = 0; r < round_up(block.rows, kSide); ++r)
-      s.page[r] = a.scale * kLog2E * row_sum(a.head_dim, [&](int64_t at, int64_t count, V part) {
-        return fma(load_some(s.q + r * a.head_dim + at, count), load_some(mean + at, count), part);
-      });
-    // Blocks of a page are of about the same size: a short one costs as much besides its products.
-    int64_t page_groups = (length + kGroup - 1) / kGroup, blocks = (page_groups + kBlockGroups - 1) / kBlockGroups;
-    int64_t most = (page_groups + blocks - 1) / blocks, keys[kBlockGroups], groups = 0;
-    for (int64_t token = 0; token < length; token += kGroup) {
-      keys[groups] = length - token < kGroup ? length - token : kGroup;
-      pack_right(k + token * a.k_pages.token_stride, a.k_pages.token_stride, keys[groups], a.head_dim, tiles.steps,
+    int64_t keys[kBlockGroups], groups = 0, end = walk.token() + most * kGroup;
+    if (end > length) end = length;
+    for (int64_t token = walk.token(); token < end; token += kGroup, ++groups, walk.next()) {
+      keys[groups] = walk.keys();
+      pack_right(walk.rows<int8_t>(a.k_pages), a.k_pages.token_stride, keys[groups], a.head_dim, tiles.steps,
                  tiles.k + groups * 2 * tiles.steps * kTileBytes);
-      pack_value_group(v + token * a.v_pages.token_stride, a.v_pages.token_stride, keys[groups], a.head_dim,
-                       tiles.values, tiles.v + groups * tiles.values / kTile * kTileBytes);
+      pack_value_group(walk.rows<bf16>(a.v_pages), a.v_pages.token_stride, keys[groups], a.head_dim, tiles.values,
+                       tiles.v + groups * tiles.values / kTile * kTileBytes);
       for (int64_t i = 0; i < kGroup; ++i)
         s.k_scale[groups * kGroup + i] = i < keys[groups] ? k_scale[(token + i) * a.heads] : 0.0f;
-      if (++groups < most && token + kGroup < length) continue;
-      attend<Int8Products>(tiles, keys, groups, block.rows, score);
-      groups = 0;
     }
+    attend<Int8Products>(tiles, keys, groups, block.rows, score, KeysAhead<int8_t>(a, walk, block.rows));
   }
   store_attention<bf16>(a, block.slot, block.head, block.first, block.rows, tiles.out, tiles.values, tiles.max,
                         tiles.sum);
