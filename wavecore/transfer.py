@@ -1,9 +1,12 @@
-"""Copies from the host to a device that nobody waits for, and the wait where one is meant."""
+"""Between the host and a device: copies that nobody waits for, the wait where one is meant, whole modules."""
 
 from __future__ import annotations
 
+import copy
+from itertools import chain
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def upload(tensor: Tensor, device: torch.device | str) -> Tensor:
@@ -25,3 +28,13 @@ def wait_for(device: torch.device | str) -> None:
     where = torch.device(device)
     if where.type == "cuda":
         torch.cuda.current_stream(where).synchronize()
+
+
+def on_host(module: nn.Module) -> nn.Module:
+    """A module, or a copy of it in the memory of the host where it is on a device: to be sent elsewhere.
+
+    Bytes of tensors on a GPU name it, and are read again on the GPU of that number, if there is one.
+    """
+    tensors = chain(module.parameters(), module.buffers())
+    elsewhere = any(tensor.device.type != "cpu" for tensor in tensors)
+    return copy.deepcopy(module).cpu() if elsewhere else module

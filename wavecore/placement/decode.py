@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import mmap
 import os
@@ -28,6 +27,7 @@ from wavecore.control.streaming import partition
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.stream import State, UnitDecoder, run_units
 from wavecore.placement.launch import start_module
+from wavecore.transfer import on_host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,12 +184,10 @@ class DecodePipeline:
         self, units: Sequence[nn.Module], source: int, target: int, threads: int, core: int, device: str
     ) -> None:
         """Start a worker, which gets its units in a file without a name."""
-        if any(tensor.is_cuda for unit in units for tensor in unit.state_dict().values()):
-            units = [copy.deepcopy(unit).cpu() for unit in units]
         memory = os.memfd_create("wavecore-decoder")
         try:
             with os.fdopen(os.dup(memory), "wb") as file:
-                pickle.dump(list(units), file)
+                pickle.dump([on_host(unit) for unit in units], file)
             files = source, target, memory
             arguments = "wavecore.placement.decode", *files, threads, core, device
             process = start_module(*arguments, pass_fds=files, stdin=subprocess.DEVNULL)

@@ -21,13 +21,15 @@ from wavecore.models.stream import Stream, StreamingVAE
 from wavecore.placement.layers.channel import Channel
 from wavecore.placement.layers.messages import Code, Stop
 from wavecore.placement.layers.streams import Mark, own_stream
+from wavecore.transfer import on_host
 
 LANE = 2  # apart from rounds and from layers that change hands
 
 
 def packed(vae: StreamingVAE) -> Tensor:
     """A VAE as bytes, uint8 [n]; for the processes of one ring, which trust each other."""
-    return torch.frombuffer(bytearray(pickle.dumps(vae)), dtype=torch.uint8)
+    sent = on_host(vae) if isinstance(vae, torch.nn.Module) else vae
+    return torch.frombuffer(bytearray(pickle.dumps(sent)), dtype=torch.uint8)
 
 
 class CodecService:
