@@ -85,3 +85,28 @@ def test_a_call_that_fails_is_followed_by_what_was_to_take_its_place(pipe, monke
     assert events[-1] == ev.Finish(0, 1) and not any(isinstance(event, ev.Failed) for event in events)
     assert [(stop.job, stop.by, stop.spliced) for stop in noted] == [(0, 1, False)]
     assert {generator.predictions[position].prompt for position in range(3, 9)} == {"a blue star"}
+
+
+def test_what_is_to_be_kept_is_of_one_launch_alone(pipe, monkeypatch):
+    """A call that goes on as another one keeps nothing, and leaves that to no later one."""
+    rules = CallRules(steps=2, order="wavefront", history=3, store_history=6)
+    worker = ByHand(CausalGenerator(pipe.model, rules, pipe.levels(2), 0, (64, 32), 9))
+    kept, begin = [], worker.branches.begin
+
+    def noted(started, keep):
+        kept.append((started.job, keep))
+        begin(started, keep)
+
+    monkeypatch.setattr(worker.branches, "begin", noted)
+    worker.perform(launch(0, 0, 9, "a red ball"))
+    next(worker.steps)
+    worker.perform(ev.JobEnd(0, 0, 0, "cut"))
+    worker.perform(ev.Shelve(0, 3, 9))
+    worker.perform(launch(1, 3, 6, "a blue star"))
+    list(worker.steps)
+    for job, position in ((2, 9), (3, 12)):
+        if job == 3:
+            worker.perform(ev.Shelve(0, 12, 15))
+        worker.perform(launch(job, position, 3, "a green box"))
+        list(worker.steps)
+    assert kept == [(0, False), (2, False), (3, True)]

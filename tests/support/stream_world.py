@@ -253,6 +253,7 @@ class World(Contents):
     def _on_shelve(self, shelve):
         assert shelve.first >= self.irrevocable
         assert not self.shelf
+        assert self.cut is None, "what a running call has not made is to be kept"
         for position in range(shelve.first, shelve.end):
             self.shelf[position] = self.contents.pop(position)
 

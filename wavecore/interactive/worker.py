@@ -102,6 +102,7 @@ class _Commands:
             self._told_to_end = output.job
 
     def _launch(self, launch: Launch) -> None:
+        keep, self._keep = self._keep, False
         with self._lock:
             if self._cut is not None:
                 kept = [job for job in self._successors if job > self._cut - _REMEMBERED]
@@ -111,8 +112,7 @@ class _Commands:
                     self._splice = launch
                     return
             self._current = launch
-        self._order(partial(self._run, self._steps(launch, self._keep)))
-        self._keep = False
+        self._order(partial(self._run, self._steps(launch, keep)))
 
     def _restore(self) -> None:
         self._order(self.branches.restore)
