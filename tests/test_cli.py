@@ -197,7 +197,7 @@ def test_truncation_found_while_reading_leaves_nothing(pipe: FakePipeline, capsy
         (["generate", "a", "--contact-sheet", "a.jpg"], "--contact-sheet: expected a path that ends in .png"),
         (["train"], "train: Missing argument 'MODEL'"),
         (["train", "cats"], "MODEL: expected \"sprites\", got 'cats'"),
-        (["train", "sprites", "--minutes", "0"], "--minutes: expected a number above 0, got 0.0"),
+        (["train", "sprites", "--minutes", "0"], "--minutes: expected a finite number above 0, got 0.0"),
         (["eval", "--steps", "0"], "--steps"),
         (["eval", "--quantization", "int4"], "--quantization"),
         (["eval", "--size", "8x8"], "--size: expected none without --source and --edited"),

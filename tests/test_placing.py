@@ -190,7 +190,7 @@ def test_a_live_source_is_not_for_replicas(pipe):
     [
         ({"prompt": " "}, "prompt: expected text that is not blank"),
         ({"size": (100, 32)}, "size: expected a width in multiples of 32"),
-        ({"fps": 0}, "fps: expected a number above 0, got 0"),
+        ({"fps": 0}, "fps: expected a finite number above 0, got 0"),
         ({"frames": 5}, "frames: expected an iterable of frames, got int"),
     ],
 )

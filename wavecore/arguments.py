@@ -24,9 +24,9 @@ def whole(name: str, value: object, least: int | None = None) -> None:
 
 
 def positive(name: str, value: float) -> float:
-    """`value`, which must be a number above 0 and finite."""
+    """`value`, which must be a finite number above 0."""
     if not _is_number(value) or not 0 < value < float("inf"):
-        raise UsageError(f"{name}: expected a number above 0, got {value!r}")
+        raise UsageError(f"{name}: expected a finite number above 0, got {value!r}")
     return value
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wavecore.arguments import positive
 from wavecore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -168,8 +169,7 @@ def drift(video: Clip, fps: float) -> Drift:
         Frames a second.
     """
     _check_clip("video", video)
-    if not 0 < fps < float("inf"):
-        raise UsageError(f"fps: expected a number above 0, got {fps}")
+    positive("fps", fps)
     colours = np.stack([frame.reshape(-1, 3).mean(0) for frame in video])
     contrasts = np.array([float(_grey(frame).std(correction=0)) for frame in video])
     minutes = np.arange(len(video)) / fps / 60

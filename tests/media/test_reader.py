@@ -193,7 +193,7 @@ def test_name_with_a_colon(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fps", [0, -1, float("nan"), float("inf")])
 def test_bad_fps(tmp_path: Path, fps: float) -> None:
-    with pytest.raises(UsageError, match="fps: expected a number above 0"):
+    with pytest.raises(UsageError, match="fps: expected a finite number above 0"):
         VideoReader(tmp_path / "any.mp4", fps=fps)
 
 

@@ -52,7 +52,7 @@ def test_bad_timesteps(steps):
 @pytest.mark.parametrize("shift", [0, -1, float("inf"), float("nan")])
 @pytest.mark.parametrize("levels", [warped_levels, nearest_levels])
 def test_bad_shift(levels, shift):
-    with pytest.raises(UsageError, match="shift: expected a number above 0"):
+    with pytest.raises(UsageError, match="shift: expected a finite number above 0"):
         levels((1000, 500), shift)
 
 

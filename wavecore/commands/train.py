@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from wavecore.arguments import positive
 from wavecore.commands.console import progress, report
 from wavecore.commands.options import Command, json_option, refuse_others
 from wavecore.errors import UsageError
@@ -72,8 +73,7 @@ def command(
         raise UsageError(f"--stage: expected one of {', '.join(_STAGES)}, got {stage!r}")
     refuse_others(f"with --stage {stage}", "folder", "stage", "seed", *_USED[stage])
     for flag, value in (("--minutes", minutes), ("--codec-minutes", codec_minutes)):
-        if not 0 < value < float("inf"):
-            raise UsageError(f"{flag}: expected a number above 0, got {value}")
+        positive(flag, value)
     from wavecore.train.sprites import SpritesTraining
 
     result: dict[str, Any] = {"folder": folder, "stage": stage}

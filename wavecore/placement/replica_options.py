@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 
 from wavecore import __version__
+from wavecore.arguments import positive
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import protocol
 from wavecore.placement.exchange import EXCHANGE_MODES, TRANSPORTS, ExchangeMode, Transport
@@ -77,8 +78,7 @@ class ReplicaOptions:
         for name in ("generations", "threads"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not 0 < self.timeout < float("inf"):
-            raise UsageError(f"timeout: expected a number of seconds above 0, got {self.timeout}")
+        positive("timeout", self.timeout)
 
     @property
     def _cores(self) -> int:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wavecore.arguments import positive
 from wavecore.errors import UsageError
 
 TRAINING_STEPS = 1000
@@ -76,8 +77,7 @@ def noise(seed: int, chunk: int, stage: int, shape: Sequence[int]) -> np.ndarray
 
 
 def _check(timesteps: Sequence[float], shift: float) -> None:
-    if not 0 < shift < float("inf"):
-        raise UsageError(f"shift: expected a number above 0, got {shift}")
+    positive("shift", shift)
     values = list(timesteps)
     falling = all(a > b for a, b in pairwise(values))
     if not values or not falling or not 0 < values[-1] <= values[0] <= TRAINING_STEPS:

@@ -253,7 +253,8 @@ def test_memory_that_is_not_there_is_an_error():
             r"ranks: expected each stage from 0 to 2 once, got 0 1 \| 2 \| ",
         ),
         (RULES, {"generations": 0}, "generations: expected at least 1, got 0"),
-        (RULES, {"timeout": 0}, "timeout: expected a number of seconds above 0, got 0"),
+        (RULES, {"timeout": 0}, "timeout: expected a finite number above 0, got 0"),
+        (RULES, {"timeout": float("inf")}, "timeout: expected a finite number above 0, got inf"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_starts(dit, rules, options, message):

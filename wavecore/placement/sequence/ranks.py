@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from wavecore.arguments import positive
 from wavecore.cache import PoolSize
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT, TextContext
@@ -45,6 +46,9 @@ class SequenceOptions:
     timeout: float = 60.0
     threads: int = 1
     cores: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        positive("timeout", self.timeout)
 
 
 class SequencePlacement:
