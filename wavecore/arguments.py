@@ -16,11 +16,15 @@ def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 
 
-def whole(name: str, value: object, least: int | None = None) -> None:
-    """Reject what is no whole number, or one below `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise UsageError(f"{name}: expected a whole number{bound}, got {value!r}")
+def whole(name: str, value: object, least: int | None = None, most: int | None = None) -> None:
+    """Reject what is no whole number, or one below `least` or above `most`."""
+    number = isinstance(value, int) and not isinstance(value, bool)
+    if number and (least is None or value >= least) and (most is None or value <= most):
+        return
+    bounds = [] if least is None else [f"at least {least}"]
+    bounds += [] if most is None else [f"at most {most}"]
+    expected = f" of {' and '.join(bounds)}" if bounds else ""
+    raise UsageError(f"{name}: expected a whole number{expected}, got {value!r}")
 
 
 def positive(name: str, value: float) -> float:

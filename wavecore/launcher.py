@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from wavecore.arguments import whole
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.bundle import StreamModel
 from wavecore.placement.nursery import Nursery
@@ -42,10 +43,8 @@ class Request:
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt)
-        if not isinstance(self.num_frames, int) or self.num_frames < 1:
-            raise UsageError(f"num_frames: expected an integer of at least 1, got {self.num_frames!r}")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed: expected an integer of at least 0, below 2**63, got {self.seed!r}")
+        whole("num_frames", self.num_frames, 1)
+        whole("seed", self.seed, 0, 2**63 - 1)
         for at, text in self.prompts:
             if not isinstance(at, (int, float)) or not 0 <= at < math.inf:
                 raise UsageError(f"prompts: expected times of at least 0 seconds, got {at!r}")

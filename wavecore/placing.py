@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from wavecore.arguments import whole
 from wavecore.errors import UsageError
 from wavecore.models.bundle import StreamModel
 from wavecore.models.footprint import check_stream_memory, fewest_pages
@@ -210,12 +211,11 @@ class Placing:
 
     def decode_options(self) -> DecodeOptions | None:
         """How `decoders` decode; None where the process of the session does."""
-        if not isinstance(self.decoders, int):
-            return self.decoders
-        if self.decoders < 0:
-            raise UsageError(f"decoders: expected at least 0, got {self.decoders}")
         if self.decoders == 0:
             return None
         from wavecore.placement.decode import DecodeOptions
 
+        if isinstance(self.decoders, DecodeOptions):
+            return self.decoders
+        whole("decoders", self.decoders, 0)
         return DecodeOptions(workers=self.decoders)

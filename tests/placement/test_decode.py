@@ -94,8 +94,8 @@ def test_a_worker_beside_other_work_gets_fewer_units():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers": 0}, "workers: expected at least 1, got 0"),
-        ({"threads": 0}, "threads: expected at least 1, got 0"),
+        ({"workers": 0}, "workers: expected a whole number of at least 1, got 0"),
+        ({"threads": 0}, "threads: expected a whole number of at least 1, got 0"),
         ({"workers": 2, "busy": (1.0,)}, "busy: expected 2 numbers, one a worker, got 1"),
         ({"devices": ()}, "devices: expected at least one, got none"),
     ],

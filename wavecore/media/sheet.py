@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wavecore.arguments import whole
 from wavecore.errors import UsageError
 from wavecore.files import complete_or_nothing
 
@@ -29,8 +30,7 @@ class FramePicker:
     """
 
     def __init__(self, count: int) -> None:
-        if count < 1:
-            raise UsageError(f"count: expected at least 1, got {count}")
+        whole("count", count, 1)
         self.count = count
         self._kept: list[Frame] = []
         self._stride = 1
@@ -74,8 +74,7 @@ def contact_sheet(frames: Sequence[Frame] | Frame, columns: int = 8, gap: int = 
     UsageError
         No frame, frames of different sizes, or ``columns`` below 1.
     """
-    if columns < 1:
-        raise UsageError(f"columns: expected at least 1, got {columns}")
+    whole("columns", columns, 1)
     if len(frames) == 0:
         raise UsageError("frames: expected at least one frame, got none")
     height, width = frames[0].shape[:2]

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wavecore.arguments import whole
 from wavecore.control.streaming import partition
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.stream import State, UnitDecoder, run_units
@@ -57,8 +58,7 @@ class DecodeOptions:
 
     def __post_init__(self) -> None:
         for name in ("workers", "threads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
+            whole(name, getattr(self, name), 1)
         if self.busy is not None and len(self.busy) != self.workers:
             raise UsageError(f"busy: expected {self.workers} numbers, one a worker, got {len(self.busy)}")
         if self.devices is not None and not self.devices:

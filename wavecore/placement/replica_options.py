@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 
 from wavecore import __version__
-from wavecore.arguments import positive
+from wavecore.arguments import choice, positive, whole
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.placement import protocol
 from wavecore.placement.exchange import EXCHANGE_MODES, TRANSPORTS, ExchangeMode, Transport
@@ -73,11 +73,9 @@ class ReplicaOptions:
             ("transport", self.transport, TRANSPORTS),
             ("launch", self.launch, get_args(Launch)),
         ):
-            if value not in allowed:
-                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+            choice(name, value, allowed)
         for name in ("generations", "threads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
+            whole(name, getattr(self, name), 1)
         positive("timeout", self.timeout)
 
     @property

@@ -252,7 +252,7 @@ def test_memory_that_is_not_there_is_an_error():
             {"ranks": [[0, 1], [2], []]},
             r"ranks: expected each stage from 0 to 2 once, got 0 1 \| 2 \| ",
         ),
-        (RULES, {"generations": 0}, "generations: expected at least 1, got 0"),
+        (RULES, {"generations": 0}, "generations: expected a whole number of at least 1, got 0"),
         (RULES, {"timeout": 0}, "timeout: expected a finite number above 0, got 0"),
         (RULES, {"timeout": float("inf")}, "timeout: expected a finite number above 0, got inf"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from wavecore.arguments import positive
+from wavecore.arguments import positive, whole
 from wavecore.cache import PoolSize
 from wavecore.errors import UsageError, WavecoreError
 from wavecore.models.dit import CausalWanDiT, TextContext
@@ -48,6 +48,8 @@ class SequenceOptions:
     cores: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        whole("devices", self.ranks, 1)
+        whole("threads", self.threads, 1)
         positive("timeout", self.timeout)
 
 
@@ -73,8 +75,6 @@ class SequencePlacement:
     depth = 1
 
     def __init__(self, dit: CausalWanDiT, options: SequenceOptions, nursery: Nursery | None = None) -> None:
-        if options.ranks < 1:
-            raise UsageError(f"devices: expected at least 1, got {options.ranks}")
         device = dit.patch_embedding.weight.device
         if device.type != "cpu":
             raise UsageError(f"placement: expected a model on the cpu for sequence, got {device}")
