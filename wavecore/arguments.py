@@ -18,9 +18,10 @@ def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def whole(name: str, value: object, least: int | None = None, most: int | None = None) -> None:
     """Reject what is no whole number, or one below `least` or above `most`."""
-    number = isinstance(value, int) and not isinstance(value, bool)
-    if number and (least is None or value >= least) and (most is None or value <= most):
-        return
+    if isinstance(value, int) and not isinstance(value, bool):
+        enough, not_too_much = least is None or value >= least, most is None or value <= most
+        if enough and not_too_much:
+            return
     bounds = [] if least is None else [f"at least {least}"]
     bounds += [] if most is None else [f"at most {most}"]
     expected = f" of {' and '.join(bounds)}" if bounds else ""
