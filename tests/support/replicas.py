@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 
+import psutil
 from support.models import HEIGHT, WIDTH, levels_of, text_features
 from torch import Tensor
 
@@ -38,3 +40,13 @@ def sent_bytes(replicas: Replicas, number: int) -> dict[int, int]:
         assert time.monotonic() < deadline
         time.sleep(0.002)
     return replicas.bytes_sent[number]
+
+
+def family() -> set[int]:
+    """This process and all that it has started, by their numbers."""
+    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+
+
+def segments(pids: set[int]) -> set[str]:
+    """Names of shared memory that these processes have made, whose numbers are in them."""
+    return {name for name in os.listdir("/dev/shm") if {str(pid) for pid in pids} & set(name.split("_"))}

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 from support.models import levels_of, run_stream, text_features, tiny_dit
-from support.replicas import LATENT, drive
+from support.replicas import LATENT, drive, family, segments
 
 from wavecore import __version__
 from wavecore.errors import UsageError, WavecoreError
@@ -50,10 +50,12 @@ def test_replicas_without_the_native_module_do_not_start(monkeypatch, dit):
 @pytest.mark.parametrize("transport", ["shared", "gloo"])
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_rank_that_is_killed_ends_all_others_and_is_named(dit, nursery, transport, victim):
-    before = set(os.listdir("/dev/shm"))
+    before = segments(family())
     options = ReplicaOptions(ranks=3, transport=transport, timeout=30)
     replicas = Replicas(dit, RULES, LATENT, options, nursery=nursery)
     with replicas:
+        processes = family()
+        assert processes >= set(replicas.pids)
         replicas.victim = replicas.pids[victim]
         message = endless(replicas, dit)
         name = "store" if victim == 2 else f"stage {victim}"
@@ -65,7 +67,7 @@ def test_a_rank_that_is_killed_ends_all_others_and_is_named(dit, nursery, transp
         assert all(how != "it ended with exit code 0" for how in replicas._exited.values())
         with pytest.raises(WavecoreError, match=r"SIGKILL"):
             replicas.stream(RULES, levels_of(2), 0)
-    assert set(os.listdir("/dev/shm")) == before
+    assert segments(processes) <= before
 
 
 @pytest.mark.parametrize(
