@@ -104,6 +104,13 @@ class Client:
     session : str, optional
         Token of a session to `attach` to: where several servers share the address, this leads to its own.
 
+    Raises
+    ------
+    UsageError
+        `url` is none.
+    WavecoreError
+        No connection can be made.
+
     Attributes
     ----------
     started : Started or None
@@ -125,6 +132,7 @@ class Client:
         decode: bool = True,
         session: str | None = None,
     ) -> None:
+        from websockets.exceptions import InvalidHandshake
         from websockets.sync.client import connect
 
         parts = urlsplit(url)
@@ -147,14 +155,12 @@ class Client:
         self._frames: queue.Queue[protocol.Frame | None] = queue.Queue()
         self._encoder = msgspec.msgpack.Encoder()
         self._context = ExitStack()
-        self._socket = self._context.enter_context(
-            connect(
-                f"{scheme}://{parts.netloc}/v1/stream{query}",
-                compression=None,
-                max_size=None,
-                open_timeout=_TIMEOUT,
-            )
-        )
+        address = f"{scheme}://{parts.netloc}/v1/stream{query}"
+        try:
+            connection = connect(address, compression=None, max_size=None, open_timeout=_TIMEOUT)
+        except (OSError, ValueError, InvalidHandshake) as error:
+            raise WavecoreError(f"{url}: cannot connect: {error}") from error
+        self._socket = self._context.enter_context(connection)
         self._reader = threading.Thread(target=self._read, name="wavecore-client", daemon=True)
         self._reader.start()
         self.offset = self._clock_offset()
@@ -223,8 +229,20 @@ class Client:
         return answer
 
     def send(self, message: Any) -> None:
-        """Send a message without waiting."""
-        self.send_bytes(self._encoder.encode(message))
+        """Send a message without waiting.
+
+        Raises
+        ------
+        UsageError
+            It holds a value that no message can.
+        WavecoreError
+            The connection is closed.
+        """
+        try:
+            data = self._encoder.encode(message)
+        except (OverflowError, TypeError, UnicodeEncodeError) as error:
+            raise UsageError(f"{type(message).__name__.lower()}: cannot be sent: {error}") from None
+        self.send_bytes(data)
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are.

@@ -111,6 +111,12 @@ def test_a_port_that_is_taken_is_a_usage_error(process, capsys):
     assert "cannot listen on" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("token", ["", " ", "two words", "schlüssel", "x" * 201])
+def test_a_token_that_no_client_could_present_or_every_one_could_is_refused(token, capsys):
+    assert run(["serve", "--host", "0.0.0.0", "--token", token]) == 2
+    assert "--token: expected 1 to 200 ASCII characters" in capsys.readouterr().err
+
+
 def test_a_token_is_made_up_where_others_can_connect():
     assert secured(ServeSettings()).token is None
     assert len(secured(ServeSettings(host="0.0.0.0")).token) >= 32

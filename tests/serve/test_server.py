@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from wavecore.client import Client, ServerError
-from wavecore.errors import WavecoreError
+from wavecore.errors import UsageError, WavecoreError
 from wavecore.serve import protocol
 from wavecore.serve.admission import Cost
 
@@ -236,6 +236,21 @@ def test_a_viewer_tells_a_lost_connection_from_the_end_of_a_stream(server):
     client.close()
     list(client)
     assert list(client) == []
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{port}", "127.0.0.1:99999", "no such host"])
+def test_a_server_that_is_not_there_is_named(address):
+    with socket.socket() as taken:  # nobody listens there
+        taken.bind(("127.0.0.1", 0))
+        url = "http://" + address.format(port=taken.getsockname()[1])
+        with pytest.raises(WavecoreError, match=f"{url}: cannot connect: "):
+            Client(url)
+
+
+@pytest.mark.parametrize("options", [{"seed": 2**70}, {"prompt": "\ud800"}])
+def test_what_no_message_can_hold_is_refused(client, options):
+    with pytest.raises(UsageError, match="start: cannot be sent: "):
+        client.start(**{"prompt": "a", **options})
 
 
 def test_five_hundred_bad_messages_have_one_error_each(server, caplog):

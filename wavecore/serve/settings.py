@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from wavecore.config import Count, Positive
 from wavecore.faults import fault
 from wavecore.model_settings import FilePath, ModelSettings
+
+
+def _token(value: str) -> str:
+    if re.fullmatch(r"[!-~]{1,200}", value) is None:  # as a header and as a message can carry it
+        raise fault("expected 1 to 200 ASCII characters, none of them blank, got others")
+    return value
+
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 WorkerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -19,7 +27,7 @@ class ServeSettings(ModelSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(7860, description="port to listen on; 0 takes a free one")
-    token: str | None = Field(
+    token: Annotated[str, AfterValidator(_token)] | None = Field(
         None,
         description="what clients have to present; made up and shown where the address is not loopback and "
         "none is given",
