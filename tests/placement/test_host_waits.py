@@ -13,8 +13,9 @@ from support.models import HEIGHT, WIDTH, levels_of, text_features, tiny_dit
 from torch.overrides import TorchFunctionMode
 
 from wavecore.cache import pages_needed
+from wavecore.models.int8 import quantize_dit
 from wavecore.placement import Handoff, LocalPlacement, local_cache
-from wavecore.rounds import Rounds, StreamBatch
+from wavecore.rounds import Rounds, Sequential, StreamBatch, Wavefront
 from wavecore.transfer import upload
 
 READS = {
@@ -83,6 +84,34 @@ def test_a_steady_micro_step_waits_for_nothing(steps, limit):
         assert waits.uploads >= 5, "the round's tables do go to the device"
         rotated += waits.uploads > 8
     assert rotated or limit is None, "keys were rotated to lower positions on the way"
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["", "int8"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Wavefront(steps=2),
+        Wavefront(steps=2, anchor_position="reference"),
+        Sequential(steps=2, anchor_chunks=1),
+    ],
+    ids=["wavefront", "moving anchor", "sequential"],
+)
+def test_no_round_of_a_stream_waits(rules, int8):
+    """Nor with layers and keys in int8."""
+    dit = tiny_dit()
+    if int8:
+        dit.int8_keys = True
+        quantize_dit(dit)
+    dit.to("meta")
+    placement = LocalPlacement(dit, local_cache(dit, pages_needed(rules), HEIGHT, WIDTH))
+    handoff = Handoff(levels_of(rules.steps), 0, (4, HEIGHT, WIDTH), "meta")
+    text = dit.encode_text(text_features().to("meta"))
+    with HostWaits() as waits:
+        for round in Rounds(rules, 9):
+            every = {slot.chunk: text for slot in round.slots}
+            placement.submit(round, handoff.latents(round), handoff.levels_of(round), every)
+            handoff.advance(round, placement.collect())
+    assert waits.count == 0 and waits.uploads > 12
 
 
 def test_the_counter_counts():
