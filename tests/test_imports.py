@@ -11,7 +11,8 @@ ROOT = Path(wavecore.__file__).parent
 # From the bottom up; parts of one row do not import each other, unless a part is the same.
 LAYERS = [
     {"errors", "transfer"},
-    {"arguments", "faults", "files", "interrupts", "lifetime", "memory", "prompt", "rounds"},
+    {"arguments", "faults", "files", "interrupts", "lifetime", "memory", "prompt"},
+    {"rounds"},
     {"_native", "triton_kernels", "control", "media", "metrics", "sprites", "trace"},
     {"ops", "config"},
     {"cache"},
