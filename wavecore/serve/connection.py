@@ -62,7 +62,7 @@ class Connection:
             for task in (reader, writer):
                 task.cancel()
             session = self._session
-            if session is not None and session.outbox is self._outbox:
+            if session is not None and session.viewer.outbox is self._outbox:
                 session.detach()
         for result in await asyncio.gather(reader, writer, return_exceptions=True):
             if isinstance(result, Exception) and not isinstance(result, WebSocketDisconnect | RuntimeError):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -23,6 +23,7 @@ from wavecore.serve.outbox import Outbox
 from wavecore.serve.recording import Recorder
 from wavecore.serve.stream import Stream
 from wavecore.serve.timeline import Timeline
+from wavecore.serve.viewer import Viewer
 from wavecore.serve.workers import new_key
 from wavecore.trace import Event
 
@@ -30,17 +31,7 @@ _log = logging.getLogger("wavecore.serve")
 
 _RETAINED_SECONDS = 60
 _RETAINED_BYTES = 8 * 1024 * 1024
-_SENT = 512  # frames whose fate is not known yet
 _MOST = 1e6  # in place of an infinite amplification, before anything was played
-_VERSIONS = 64  # whose first display is remembered
-
-
-class _Sent:
-    """A group as it was sent once."""
-
-    def __init__(self, group: EncodedGroup, replay: bool) -> None:
-        self.group, self.replay = group, replay
-        self.recorded = False
 
 
 class LiveSession:
@@ -67,6 +58,8 @@ class LiveSession:
         Time of the latest request.
     detached : float or None
         When the connection was lost.
+    viewer : Viewer
+        What was sent to it, and came of that.
     """
 
     def __init__(
@@ -83,18 +76,14 @@ class LiveSession:
         self.recording = recording
         self.asked = self.created = time.monotonic()
         self.detached: float | None = None
-        self.outbox: Outbox | None = None
         self.codec = start.codec
         self.feed = feed
         self._metrics, self._loop, self._ended = metrics, loop, ended
         self._timeline = Timeline()
+        self.viewer = Viewer(metrics)
         self._ready: dict[int, float] = {}  # by position, until it is sent
         self._retained: deque[EncodedGroup] = deque()
         self._retained_bytes = 0
-        self._sent: OrderedDict[int, _Sent] = OrderedDict()  # by frame number
-        self._shown: OrderedDict[int, float] = OrderedDict()  # first display of versions
-        self._unshown: OrderedDict[int, protocol.Record] = OrderedDict()
-        self._displayed = self._skipped = self._dropped = 0
         self._paused = self._closed = False
         self._skip_to = 0
         self._replay: asyncio.Task[None] | None = None
@@ -122,7 +111,7 @@ class LiveSession:
         if event.kind == "ready":
             self._ready[event.data["group"]] = event.time + event.duration
         if self._timeline.follow(event):
-            self._call(self._changed)
+            self._call(self.viewer.changed)
 
     def _play(self) -> None:
         reason = "finished"
@@ -162,49 +151,13 @@ class LiveSession:
         for position in [p for p in self._ready if p < group.position]:
             self._ready.pop(position, None)
         if self._replay is None and group.position >= self._skip_to:
-            self._offer(group, replay=False)
-
-    def _offer(self, group: EncodedGroup, replay: bool) -> None:
-        if self.outbox is None:
-            return
-        numbers = self.outbox.offer(group, self.commit, replay)
-        if not numbers:
-            self._dropped += 1
-            self._metrics.dropped.inc()
-            return
-        sent = _Sent(group, replay)
-        for number in numbers:
-            self._sent[number] = sent
-        while len(self._sent) > _SENT:
-            self._sent.popitem(last=False)
+            self.viewer.offer(group, self.commit, replay=False)
 
     def acknowledge(self, ack: protocol.Ack) -> None:
         """Take note of what the viewer has got and seen."""
-        if self.outbox is not None:
-            self.outbox.received(ack.received)
-        now = time.monotonic()
-        for number, shown in ack.displayed:
-            sent = self._sent.pop(number, None)
-            if sent is None:
-                continue
-            self._displayed += 1
-            self._metrics.displayed.inc()
-            if not sent.recorded:
-                sent.recorded = True
-                self._recorder.add(sent.group.units)
-            if not sent.replay and sent.group.version not in self._shown:
-                # Never before it was due, nor after we hear of it, whatever the viewer's clock says.
-                self._shown[sent.group.version] = min(max(shown, sent.group.due), now)
-                self._join(sent.group.version)
-                while len(self._shown) > _VERSIONS:
-                    self._shown.popitem(last=False)
-        for number in ack.skipped:
-            if self._sent.pop(number, None) is not None:
-                self._skipped += 1
-                self._metrics.skipped.inc()
-        self._changed()
-
-    # -- records -------------------------------------------------------------------------
+        for group in self.viewer.acknowledge(ack):
+            self._recorder.add(group.units)
+        self.viewer.changed()
 
     def _settled(self, update: int, future: Future[UpdateRecord]) -> None:
         values = future.result().as_dict()
@@ -214,27 +167,7 @@ class LiveSession:
             value = getattr(record, name)
             if value is not None:
                 setattr(record, name, value + self.stream.behind)
-        self._metrics.record(record)
-        if record.outcome == "displayed":
-            self._unshown[record.version] = record
-            while len(self._unshown) > _VERSIONS:
-                self._unshown.popitem(last=False)
-        self._send_record(record)
-        self._join(record.version)
-
-    def _join(self, version: int) -> None:
-        """Once both are known, say when an update was really seen."""
-        record, shown = self._unshown.get(version), self._shown.get(version)
-        if record is None or shown is None or record.display is None:
-            return
-        del self._unshown[version]
-        record.shown, record.transport = shown, shown - record.display
-        self._metrics.shown(record)
-        self._send_record(record)
-
-    def _send_record(self, record: protocol.Record) -> None:
-        if self.outbox is not None:
-            self.outbox.record(record)
+        self.viewer.settled(record)
 
     # -- verbs ---------------------------------------------------------------------------
 
@@ -249,7 +182,7 @@ class LiveSession:
         self._paused = True
         self._go.clear()
         self.stream.pause()
-        self._changed()
+        self.viewer.changed()
 
     def resume(self) -> None:
         """Let the stream's clock go on, behind a replay."""
@@ -257,7 +190,7 @@ class LiveSession:
         self._go.set()
         if self._replay is None:
             self.stream.resume()
-        self._changed()
+        self.viewer.changed()
 
     def seek(self, position: int) -> None:
         """Play from a position: again from the retained past, or at once from the predicted future.
@@ -293,17 +226,15 @@ class LiveSession:
             if group is None:
                 break
             due = max(due, time.monotonic())
-            self._offer(
-                EncodedGroup(
-                    group.position, group.version, group.pts, group.ready, due, group.spacing, group.units
-                ),
-                replay=True,
+            again = EncodedGroup(
+                group.position, group.version, group.pts, group.ready, due, group.spacing, group.units
             )
+            self.viewer.offer(again, self.commit, replay=True)
             position = group.position + 1
             due += len(group.units) * group.spacing
             await asyncio.sleep(due - time.monotonic())
         self._replay = None
-        if not self._paused and self.outbox is not None:
+        if not self._paused and self.viewer.outbox is not None:
             self.stream.resume()
 
     def image(self, data: bytes) -> None:
@@ -324,21 +255,21 @@ class LiveSession:
 
     def attach(self, outbox: Outbox) -> None:
         """Connect a viewer: the stream begins, or goes on."""
-        self.outbox, self.detached = outbox, None
-        self._sent.clear()
+        self.detached = None
+        self.viewer.attach(outbox)
         if self._thread is None:
             self._thread = threading.Thread(target=self._play, name="wavecore-play", daemon=True)
             self._thread.start()
         if not self._paused:
             self._go.set()
             self.stream.resume()
-        self._changed()
+        self.viewer.changed()
 
     def detach(self) -> None:
         """The viewer is gone: the stream stands still; nothing is made beyond the call under way."""
         if self._closed:
             return
-        self.outbox, self.detached = None, time.monotonic()
+        self.viewer.outbox, self.detached = None, time.monotonic()
         if self._replay is not None:
             self._replay.cancel()
             self._replay = None
@@ -384,10 +315,6 @@ class LiveSession:
         """Latest version asked for."""
         return self._timeline.version
 
-    def _changed(self) -> None:
-        if self.outbox is not None:
-            self.outbox.changed()
-
     def state(self) -> protocol.State:
         """The stream as it stands."""
         totals = self.stream.totals
@@ -401,9 +328,9 @@ class LiveSession:
             versions=self._timeline.runs(),
             invalidated=self._timeline.take_invalidated(),
             counters={
-                "displayed": self._displayed,
-                "skipped": self._skipped,
-                "dropped": self._dropped,
+                "displayed": self.viewer.displayed,
+                "skipped": self.viewer.skipped,
+                "dropped": self.viewer.dropped,
                 "underruns": totals.underruns,
                 "superseded": totals.superseded,
                 "updates": self._timeline.version,
