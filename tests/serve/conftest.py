@@ -1,4 +1,4 @@
-"""A browser, where the system has one."""
+"""A server with a client, and a browser where the system has one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import shutil
 
 import pytest
+from support.serving import serving
+
+from wavecore.client import Client
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +32,17 @@ def browser():
     started.set_script_timeout(30)
     yield started
     started.quit()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.url) as connected:
+        yield connected
+        if connected.started is not None and connected.close_code is None:
+            connected.stop()

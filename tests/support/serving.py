@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import httpx
 import numpy as np
 import torch
 
+from wavecore.client import Client, ClientFrame
 from wavecore.serve.admission import Cost
 from wavecore.serve.app import Server
 from wavecore.serve.engine import Engine
@@ -195,3 +197,8 @@ def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.005)
+
+
+def frames(client: Client, count: int) -> list[ClientFrame]:
+    """The next frames that a client gets."""
+    return list(islice(client, count))
