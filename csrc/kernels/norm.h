@@ -1,7 +1,9 @@
 // Layer norm with modulation, gated residual, RMS norm.
 #pragma once
 
-#include "common.h"
+#include <type_traits>
+
+#include "norm_pairs.h"
 
 namespace wavecore::WAVECORE_ISA {
 
@@ -11,8 +13,9 @@ inline const M* modulation_row(const Modulation& m, int64_t slot, int64_t frame)
   return static_cast<const M*>(m.data) + slot * m.slot_stride + frame * m.frame_stride;
 }
 
-// What a thread keeps while it norms rows: a row as floats, and the modulation of the frame that it is at.
-template <typename M>
+// What a thread keeps while it norms rows: a row as floats, and the modulation of the frame that it is at. With `pairs`
+// rows are bfloat16, and taken apart as in norm_pairs.h.
+template <typename M, bool pairs = false>
 class Modulator {
  public:
   Modulator(const LayerNormModulateArgs& args, float* scratch)
@@ -21,9 +24,7 @@ class Modulator {
   // Norm and modulate a row of all slots; `out` may be `values`.
   template <typename T, typename O>
   void run(int64_t item, O* out) {
-    int64_t slot = item / a.tokens, token = item % a.tokens, frame = token / a.tokens_per_frame;
-    if (slot != at_slot || frame != at_frame) load_modulation(slot, frame);
-    const T* x = static_cast<const T*>(a.x) + slot * a.x_slot_stride + token * a.x_token_stride;
+    const T* x = go_to<T>(item);
     float mean = row_sum(a.dim, [&](int64_t at, int64_t count, V part) {
       V value = load_some(x + at, count);
       store_some(values + at, value, count);
@@ -43,16 +44,41 @@ class Modulator {
     });
   }
 
+  void run_pairs(int64_t item, bf16* out) { norm_pairs(go_to<bf16>(item), a.dim, a.eps, weight, bias, out); }
+
  private:
+  // The row of an item, whose frame's modulation is then at hand.
+  template <typename T>
+  const T* go_to(int64_t item) {
+    int64_t slot = item / a.tokens, token = item % a.tokens, frame = token / a.tokens_per_frame;
+    if (slot != at_slot || frame != at_frame) load_modulation(slot, frame);
+    return static_cast<const T*>(a.x) + slot * a.x_slot_stride + token * a.x_token_stride;
+  }
+
   void load_modulation(int64_t slot, int64_t frame) {
     const M* scale = modulation_row<M>(a.scale, slot, frame);
     const M* shift = modulation_row<M>(a.shift, slot, frame);
-    for_vectors(a.dim, [&](int64_t at, int64_t count) {
-      store_some(weight + at, set1(a.base) + load_some(scale + at, count), count);
-      store_some(bias + at, load_some(shift + at, count), count);
-    });
     at_slot = slot;
     at_frame = frame;
+    if constexpr (pairs)
+      load_modulation_pairs(scale, shift);
+    else
+      for_vectors(a.dim, [&](int64_t at, int64_t count) {
+        store_some(weight + at, set1(a.base) + load_some(scale + at, count), count);
+        store_some(bias + at, load_some(shift + at, count), count);
+      });
+  }
+
+  void load_modulation_pairs(const M* scale, const M* shift) {
+    for (int64_t at = 0; at < a.dim; at += kPairs) {
+      V even, odd;
+      load_pairs(scale + at, even, odd);
+      store(weight + at, set1(a.base) + even);
+      store(weight + at + W, set1(a.base) + odd);
+      load_pairs(shift + at, even, odd);
+      store(bias + at, even);
+      store(bias + at + W, odd);
+    }
   }
 
   const LayerNormModulateArgs& a;
@@ -65,9 +91,16 @@ class Modulator {
 
 template <typename T, typename M>
 void layer_norm_modulate_rows(const LayerNormModulateArgs& a, int64_t begin, int64_t end, float* scratch) {
+  T* out = static_cast<T*>(a.out);
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (a.dim % kPairs == 0) {
+      Modulator<M, true> modulator(a, scratch);
+      for (int64_t item = begin; item < end; ++item) modulator.run_pairs(item, out + item * a.dim);
+      return;
+    }
+  }
   Modulator<M> modulator(a, scratch);
-  for (int64_t item = begin; item < end; ++item)
-    modulator.template run<T>(item, static_cast<T*>(a.out) + item * a.dim);
+  for (int64_t item = begin; item < end; ++item) modulator.template run<T>(item, out + item * a.dim);
 }
 
 template <typename T, typename M>
@@ -78,6 +111,12 @@ void gate_residual_rows(const GateResidualArgs& a, int64_t begin, int64_t end) {
     const T* y = static_cast<const T*>(a.y) + slot * a.y_slot_stride + token * a.y_token_stride;
     const M* gate = modulation_row<M>(a.gate, slot, token / a.tokens_per_frame);
     T* out = static_cast<T*>(a.out) + item * a.dim;
+    if constexpr (std::is_same_v<T, bf16> && std::is_same_v<M, bf16>) {
+      if (a.dim % kPairs == 0) {
+        gate_residual_pairs(x, y, gate, a.dim, out);
+        continue;
+      }
+    }
     for_vectors(a.dim, [&](int64_t at, int64_t count) {
       V gated = fma(load_some(y + at, count), load_some(gate + at, count), load_some(x + at, count));
       store_some(out + at, gated, count);

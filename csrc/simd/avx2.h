@@ -25,10 +25,13 @@ inline V load(const fp16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-inline __m128i narrow_bf16(V v) {
+inline __m256i rounded_to_bf16(V v) {  // in the upper halves, but for a NaN
   __m256i bits = _mm256_castps_si256(v);
   __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+inline __m128i narrow_bf16(V v) {
+  __m256i rounded = rounded_to_bf16(v);
   __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
   rounded = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan), 16);
   __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
@@ -38,6 +41,18 @@ inline __m128i narrow_fp16(V v) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEARES
 inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
 inline void store(bf16* p, V v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(v)); }
 inline void store(fp16* p, V v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(v)); }
+
+// Two vectors of numbers as those at even and those at odd places.
+inline void load_pairs(const bf16* p, V& even, V& odd) {
+  __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+  odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(int32_t(0xffff0000))));
+}
+// The other way round; a NaN stays one if its lower half is zero.
+inline void store_pairs(bf16* p, V even, V odd) {
+  __m256i low = _mm256_srli_epi32(rounded_to_bf16(even), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_blend_epi16(low, rounded_to_bf16(odd), 0xaa));
+}
 
 // Past the caches, to an address that is a multiple of the vector's size in memory: for what is not read soon. Visible
 // to other threads after `finish_streams`.

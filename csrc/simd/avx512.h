@@ -26,10 +26,13 @@ inline V load(const fp16* p) {
 }
 
 inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
-inline __m256i narrow_bf16(V v) {
+inline __m512i rounded_to_bf16(V v) {  // in the upper halves, but for a NaN
   __m512i bits = _mm512_castps_si512(v);
   __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+}
+inline __m256i narrow_bf16(V v) {
+  __m512i rounded = rounded_to_bf16(v);
   __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
   rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
@@ -37,6 +40,19 @@ inline __m256i narrow_bf16(V v) {
 inline __m256i narrow_fp16(V v) { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
 inline void store(bf16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
 inline void store(fp16* p, V v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(v)); }
+
+// Two vectors of numbers as those at even and those at odd places.
+inline __m512i upper_halves(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi32(int32_t(0xffff0000))); }
+inline void load_pairs(const bf16* p, V& even, V& odd) {
+  __m512i both = _mm512_loadu_si512(p);
+  even = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+  odd = _mm512_castsi512_ps(upper_halves(both));
+}
+// The other way round; a NaN stays one if its lower half is zero.
+inline void store_pairs(bf16* p, V even, V odd) {
+  __m512i low = _mm512_srli_epi32(rounded_to_bf16(even), 16);
+  _mm512_storeu_si512(p, _mm512_xor_si512(low, upper_halves(rounded_to_bf16(odd))));
+}
 
 // Past the caches, to an address that is a multiple of the vector's size in memory: for what is not read soon. Visible
 // to other threads after `finish_streams`.

@@ -83,6 +83,20 @@ inline void stream(T* p, V v) {
 }
 inline void finish_streams() {}
 
+// Two vectors of numbers as those at even and those at odd places.
+inline void load_pairs(const bf16* p, V& even, V& odd) {
+  for (int i = 0; i < W; ++i) {
+    even[i] = widen(p[2 * i]);
+    odd[i] = widen(p[2 * i + 1]);
+  }
+}
+inline void store_pairs(bf16* p, V even, V odd) {
+  for (int i = 0; i < W; ++i) {
+    p[2 * i] = narrow_bf16(even[i]);
+    p[2 * i + 1] = narrow_bf16(odd[i]);
+  }
+}
+
 inline V fma(V a, V b, V c) { return a * b + c; }
 // b where either is NaN, as the x86 instruction.
 inline V maximum(V a, V b) { return a > b ? a : b; }

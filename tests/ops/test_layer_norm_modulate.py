@@ -87,3 +87,15 @@ def test_gradient(backend: str) -> None:
     exact = torch.autograd.grad(reference.layer_norm_modulate(*inputs, EPS), inputs, seed)
     for gradient, expected in zip(ours, exact, strict=True):
         assert error(gradient, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", LOW_PRECISION, ids=str)
+@pytest.mark.parametrize("dim", [64, 70])
+def test_nan_stays_nan(backend: str, dtype: torch.dtype, dim: int) -> None:
+    """In a row, where every result becomes NaN, and in a modulation of any bits, where its column does."""
+    x, shift = torch.randn(1, 3, dim, dtype=dtype), torch.randn(1, 1, dim)
+    x[0, 0, 5], x[0, 1, dim - 1] = torch.nan, torch.inf
+    shift.view(torch.int32)[0, 0, 8:10] = torch.tensor([0x7F800001, 0x7FFFFFFF])
+    out = ops.layer_norm_modulate(x, shift, torch.zeros_like(shift), EPS)
+    assert out[0, :2].isnan().all()
+    assert out[0, 2].isnan().nonzero().flatten().tolist() == [8, 9]
