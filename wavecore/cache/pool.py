@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 
@@ -41,8 +42,6 @@ class PagePool:
         One per layer.
     unroped_pages : list of Tensor [p2, n, h, d]
         One per layer.
-    key_staging : Tensor [p, n, h, d] or None
-        Pages that take the keys of a layer before they are quantised, at their own ids.
     """
 
     def __init__(
@@ -71,9 +70,8 @@ class PagePool:
             return [torch.full(shape, fill, dtype=dtype, device=device) for _ in range(layers)]
 
         page = page_tokens, heads, head_dim
-        self.key_staging: torch.Tensor | None = None
+        self._int8_keys = int8_keys
         if int8_keys:
-            self.key_staging = torch.zeros(pages, *page, dtype=dtype, device=device)
             self.k_pages = tensors(pages, ops.key_page_bytes(*page), dtype=torch.uint8)
         else:
             self.k_pages = tensors(pages, *page)
@@ -83,6 +81,15 @@ class PagePool:
         self.unroped_free_list = FreePages(
             "un-roped pages", unroped_pages, self._poison_unroped if poison else None
         )
+
+    @cached_property
+    def key_staging(self) -> torch.Tensor | None:
+        """Pages [p, n, h, d] that take the keys of a layer before they are quantised, at their own ids.
+
+        Made when keys are first written: a pool that only stands for pages of another rank needs none.
+        """
+        with torch.inference_mode(False):  # wherever that is, they may be written anywhere, as the other pages
+            return torch.zeros_like(self.v_pages[0]) if self._int8_keys else None
 
     def allocate(self, count: int) -> list[int]:
         """Take pages; `PoolExhausted` when fewer are free."""
