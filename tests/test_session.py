@@ -255,6 +255,11 @@ def test_wrong_arguments_are_named(pipe, arguments, message):
         pipe.session(**{"prompt": "a red ball", **arguments})
 
 
+def test_the_one_shot_call_has_an_end(pipe):
+    with pytest.raises(UsageError, match="num_frames: expected a whole number of at least 1, got None"):
+        pipe("a red ball", num_frames=None)
+
+
 @pytest.mark.parametrize("size", [{"height": 0}, {"width": 0}])
 def test_the_one_shot_call_takes_no_size_of_zero(pipe, size):
     with pytest.raises(UsageError, match="size: expected a whole number of at least 1, got 0"):

@@ -343,6 +343,7 @@ class Pipeline:
             Order of the work.
         """
         choice("output_type", output_type, get_args(OutputType))
+        whole("num_frames", num_frames, 1)
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         if not prompts:
             raise UsageError("prompt: expected at least one, got an empty list")

@@ -102,6 +102,20 @@ def test_frames_are_copied(tmp_path: Path) -> None:
 
 
 @both
+def test_after_the_end_no_frame_is_taken(tmp_path: Path, make: Callable[[Path], FrameSink]) -> None:
+    with make(tmp_path / "out") as sink:
+        sink.write(counting_frames(2))
+        sink.close()
+    sink.close()
+    with pytest.raises(UsageError, match="expected an open output, got one that is complete or given up"):
+        sink.write(counting_frames(1))
+    with pytest.raises(KeyError), make(tmp_path / "other") as sink:
+        raise KeyError
+    with pytest.raises(UsageError, match="expected an open output"):
+        sink.write(counting_frames(1))
+
+
+@both
 def test_interrupt_keeps_the_frames_so_far(tmp_path: Path, make: Callable[[Path], FrameSink]) -> None:
     sink = make(tmp_path / "out")
     with pytest.raises(KeyboardInterrupt), sink:

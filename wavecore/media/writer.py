@@ -56,6 +56,7 @@ class FrameSink(ABC):
         self._queue: queue.Queue[Frame | None] = queue.Queue(_QUEUED_WRITES)
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def write(self, frames: Frame) -> None:
         """Queue frames; they are copied.
@@ -68,10 +69,12 @@ class FrameSink(ABC):
         Raises
         ------
         UsageError
-            Wrong dtype or shape.
+            Wrong dtype or shape, or the sink is closed.
         InputError
             An earlier frame could not be written (disk full, ...).
         """
+        if self._closed:
+            raise UsageError(f"{self.path}: expected an open output, got one that is complete or given up")
         frames = np.asarray(frames)
         if frames.dtype != np.uint8 or frames.ndim not in (3, 4) or frames.shape[-1] != 3:
             raise UsageError(f"frames: expected uint8 [n, h, w, 3], got {frames.dtype} {list(frames.shape)}")
@@ -90,13 +93,15 @@ class FrameSink(ABC):
         self.frames += len(frames)
 
     def close(self) -> None:
-        """Finish the output and give it its final name.
+        """Finish the output and give it its final name; nothing happens where that has been done.
 
         Raises
         ------
         InputError
             There was no frame, or the output could not be written; then nothing is left.
         """
+        if self._closed:
+            return
         if self._thread is None:
             raise InputError(f"{self.path}: not written: there is no frame")
         with uninterrupted():
@@ -128,6 +133,7 @@ class FrameSink(ABC):
             self.abort()
 
     def _stop(self) -> None:
+        self._closed = True
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
