@@ -5,29 +5,6 @@
 
 namespace wavecore::WAVECORE_ISA {
 
-// A row of the result, in slot, latent frame and token. Rows are walked, since a division for each would take as
-// long as the rest of a short row.
-struct RowWalk {
-  int64_t tokens_per_slot, tokens_per_frame;
-  int64_t row, slot, token, frame, in_frame;
-
-  template <typename Args>
-  RowWalk(const Args& a, int64_t first)
-      : tokens_per_slot(a.tokens_per_slot),
-        tokens_per_frame(a.tokens_per_frame),
-        row(first),
-        slot(first / a.tokens_per_slot),
-        token(first % a.tokens_per_slot),
-        frame(token / a.tokens_per_frame),
-        in_frame(token % a.tokens_per_frame) {}
-
-  void next() {
-    ++row, ++token, ++in_frame;
-    if (in_frame == tokens_per_frame) in_frame = 0, ++frame;
-    if (token == tokens_per_slot) token = frame = in_frame = 0, ++slot;
-  }
-};
-
 template <typename T, typename Args>
 inline const T* residual_row(const Args& a, const RowWalk& place) {
   return static_cast<const T*>(a.residual.data) + place.slot * a.residual.slot_stride +

@@ -7,24 +7,52 @@
 
 namespace wavecore::WAVECORE_ISA {
 
+// A row of all slots, in slot, latent frame and token. Rows are walked, since a division for each would take as
+// long as the rest of a short row.
+struct RowWalk {
+  int64_t tokens_per_slot, tokens_per_frame;
+  int64_t row, slot, token, frame, in_frame;
+
+  RowWalk(int64_t per_slot, int64_t per_frame, int64_t first)
+      : tokens_per_slot(per_slot),
+        tokens_per_frame(per_frame),
+        row(first),
+        slot(first / per_slot),
+        token(first % per_slot),
+        frame(token / per_frame),
+        in_frame(token % per_frame) {}
+  template <typename Args>
+  RowWalk(const Args& a, int64_t first) : RowWalk(a.tokens_per_slot, a.tokens_per_frame, first) {}
+
+  void next() {
+    ++row, ++token, ++in_frame;
+    if (in_frame == tokens_per_frame) in_frame = 0, ++frame;
+    if (token == tokens_per_slot) token = frame = in_frame = 0, ++slot;
+  }
+};
+
 // Row of the modulation for a token: the frame of token i is i / tokens_per_frame.
 template <typename M>
 inline const M* modulation_row(const Modulation& m, int64_t slot, int64_t frame) {
   return static_cast<const M*>(m.data) + slot * m.slot_stride + frame * m.frame_stride;
 }
 
-// What a thread keeps while it norms rows: a row as floats, and the modulation of the frame that it is at. With `pairs`
-// rows are bfloat16, and taken apart as in norm_pairs.h.
+// What a thread keeps while it norms one row after the other: a row as floats, and the modulation of the frame that it
+// is at. With `pairs` rows are bfloat16, and taken apart as in norm_pairs.h.
 template <typename M, bool pairs = false>
 class Modulator {
  public:
-  Modulator(const LayerNormModulateArgs& args, float* scratch)
-      : a(args), values(scratch), weight(scratch + args.dim), bias(scratch + 2 * args.dim) {}
+  Modulator(const LayerNormModulateArgs& args, int64_t first, float* scratch)
+      : a(args),
+        walk(args.tokens, args.tokens_per_frame, first),
+        values(scratch),
+        weight(scratch + args.dim),
+        bias(scratch + 2 * args.dim) {}
 
-  // Norm and modulate a row of all slots; `out` may be `values`.
+  // Norm and modulate the next row; `out` may be `values`.
   template <typename T, typename O>
-  void run(int64_t item, O* out) {
-    const T* x = go_to<T>(item);
+  void run(O* out) {
+    const T* x = next_row<T>();
     float mean = row_sum(a.dim, [&](int64_t at, int64_t count, V part) {
       V value = load_some(x + at, count);
       store_some(values + at, value, count);
@@ -44,15 +72,16 @@ class Modulator {
     });
   }
 
-  void run_pairs(int64_t item, bf16* out) { norm_pairs(go_to<bf16>(item), a.dim, a.eps, weight, bias, out); }
+  void run_pairs(bf16* out) { norm_pairs(next_row<bf16>(), a.dim, a.eps, weight, bias, out); }
 
  private:
-  // The row of an item, whose frame's modulation is then at hand.
+  // A row whose frame's modulation is at hand.
   template <typename T>
-  const T* go_to(int64_t item) {
-    int64_t slot = item / a.tokens, token = item % a.tokens, frame = token / a.tokens_per_frame;
-    if (slot != at_slot || frame != at_frame) load_modulation(slot, frame);
-    return static_cast<const T*>(a.x) + slot * a.x_slot_stride + token * a.x_token_stride;
+  const T* next_row() {
+    if (walk.slot != at_slot || walk.frame != at_frame) load_modulation(walk.slot, walk.frame);
+    const T* x = static_cast<const T*>(a.x) + walk.slot * a.x_slot_stride + walk.token * a.x_token_stride;
+    walk.next();
+    return x;
   }
 
   void load_modulation(int64_t slot, int64_t frame) {
@@ -82,6 +111,7 @@ class Modulator {
   }
 
   const LayerNormModulateArgs& a;
+  RowWalk walk;
   float* values;
   float* weight;
   float* bias;
@@ -94,23 +124,22 @@ void layer_norm_modulate_rows(const LayerNormModulateArgs& a, int64_t begin, int
   T* out = static_cast<T*>(a.out);
   if constexpr (std::is_same_v<T, bf16>) {
     if (a.dim % kPairs == 0) {
-      Modulator<M, true> modulator(a, scratch);
-      for (int64_t item = begin; item < end; ++item) modulator.run_pairs(item, out + item * a.dim);
+      Modulator<M, true> modulator(a, begin, scratch);
+      for (int64_t item = begin; item < end; ++item) modulator.run_pairs(out + item * a.dim);
       return;
     }
   }
-  Modulator<M> modulator(a, scratch);
-  for (int64_t item = begin; item < end; ++item) modulator.template run<T>(item, out + item * a.dim);
+  Modulator<M> modulator(a, begin, scratch);
+  for (int64_t item = begin; item < end; ++item) modulator.template run<T>(out + item * a.dim);
 }
 
 template <typename T, typename M>
 void gate_residual_rows(const GateResidualArgs& a, int64_t begin, int64_t end) {
-  for (int64_t item = begin; item < end; ++item) {
-    int64_t slot = item / a.tokens, token = item % a.tokens;
-    const T* x = static_cast<const T*>(a.x) + slot * a.x_slot_stride + token * a.x_token_stride;
-    const T* y = static_cast<const T*>(a.y) + slot * a.y_slot_stride + token * a.y_token_stride;
-    const M* gate = modulation_row<M>(a.gate, slot, token / a.tokens_per_frame);
-    T* out = static_cast<T*>(a.out) + item * a.dim;
+  for (RowWalk walk(a.tokens, a.tokens_per_frame, begin); walk.row < end; walk.next()) {
+    const T* x = static_cast<const T*>(a.x) + walk.slot * a.x_slot_stride + walk.token * a.x_token_stride;
+    const T* y = static_cast<const T*>(a.y) + walk.slot * a.y_slot_stride + walk.token * a.y_token_stride;
+    const M* gate = modulation_row<M>(a.gate, walk.slot, walk.frame);
+    T* out = static_cast<T*>(a.out) + walk.row * a.dim;
     if constexpr (std::is_same_v<T, bf16> && std::is_same_v<M, bf16>) {
       if (a.dim % kPairs == 0) {
         gate_residual_pairs(x, y, gate, a.dim, out);

@@ -44,9 +44,9 @@ template <typename T, typename M>
 void layer_norm_modulate_quantize_rows(const LayerNormModulateQuantizeArgs& args, int64_t begin, int64_t end,
                                        float* values) {
   const LayerNormModulateArgs& a = args.norm;
-  Modulator<M> modulator(a, values);
+  Modulator<M> modulator(a, begin, values);
   for (int64_t item = begin; item < end; ++item) {
-    modulator.template run<T>(item, values);
+    modulator.template run<T>(values);
     args.scale[item] = quantize_row(values, a.dim, args.data + item * a.dim);
   }
 }
