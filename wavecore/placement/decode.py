@@ -341,7 +341,7 @@ def _main() -> None:
         while True:
             try:
                 x = _receive(into)
-            except EOFError:
+            except (EOFError, OSError):  # at the end of a message, or within one that was broken off
                 return
             x, states = run_units(units, x.to(device), states)
             try:

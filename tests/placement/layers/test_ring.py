@@ -241,3 +241,24 @@ def test_the_log_tells_when_each_rank_ran_each_round():
         assert [event.track for event in of_one] == ["rank 0", "rank 1", "rank 2"]
     assert all(began < event.time < trace.clock() for event in rounds)
     assert rounds[0].data["slots"] == {"0": 0}
+
+
+def test_a_ring_that_was_interrupted_within_a_message_ends_without_a_word(monkeypatch):
+    """The next rank waits for the rest of it, and would take no other."""
+
+    def interrupt(size):
+        raise KeyboardInterrupt
+
+    rules = rules_for(2, 2)
+    ring = ring_of(tiny_dit(layers=LAYERS), 2)
+    placement = ring.open(rules, pages_needed(rules), HEIGHT, WIDTH)
+    monkeypatch.setattr(ring._rank.channel._pool, "take", interrupt)  # a header is sent, its body is not
+    with pytest.raises(KeyboardInterrupt):
+        stream(placement, rules, 4, 2)
+    monkeypatch.undo()
+    said = []
+    monkeypatch.setattr(ring._rank.channel, "send", lambda *message: said.append(message))
+    with pytest.raises(WavecoreError, match="ring: it was interrupted in the middle of a message"):
+        stream(placement, rules, 4, 2)
+    ring.close()
+    assert not said and all(process.poll() is not None for process in ring._processes)

@@ -95,6 +95,8 @@ class Channel:
     ----------
     messages : int
         Sends so far: two for each message with a body, one without.
+    whole : bool
+        False once an interrupt has broken `send` off: the receiver waits for the rest and reads nothing else.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Channel:
         self._pool = BufferPool(self.device)
         self._encoder, self._decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Envelope)
         self.messages = 0
+        self.whole = True
 
     def beside(self) -> Channel:
         """The same connections for another thread, with buffers of its own."""
@@ -149,6 +152,7 @@ class Channel:
             raise WavecoreError(
                 f"ring: expected a header of at most {HEADER_BYTES} bytes, got {len(encoded)}"
             )
+        self.whole = False
         header = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device="cpu")
         header[:8] = torch.tensor([len(encoded)], device="cpu").view(torch.uint8)
         header[8 : 8 + len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
@@ -163,6 +167,7 @@ class Channel:
         self.messages += len(works)
         queue = self._sent.setdefault(to, deque())
         queue.append((works, [header], body))
+        self.whole = True
         while len(queue) > self._outstanding:
             self._complete(queue)
         return sum(sizes)

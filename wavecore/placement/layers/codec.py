@@ -139,6 +139,11 @@ class CodecClient:
         self.thread = threading.Thread(target=self._receive, name="codec answers", daemon=True)
         self.thread.start()
 
+    @property
+    def whole(self) -> bool:
+        """See `Channel`."""
+        return self._channel.whole
+
     def stream(self) -> int:
         """Number of a new encoder or decoder."""
         self._streams += 1

@@ -41,6 +41,7 @@ class Rank:
         self.ends = tuple(ends)
         self.bytes_moved = 0
         self.device = threading.Lock()
+        self._exchanging = False
 
     def run(self, work: Work, states: Sequence[SlotState], texts: Sequence[Tensor]) -> list[Tensor]:
         """Do this rank's part of a round; returns the mean hidden states that it was asked for."""
@@ -62,6 +63,7 @@ class Rank:
         the front of a range go in rising order, those at its end in falling order, so that every range stays
         contiguous on both sides.
         """
+        self._exchanging = True
         me = self.channel.rank
         moves = changes(self.ends, ends)
         for layer, source, target in moves:
@@ -77,6 +79,12 @@ class Rank:
             self.shard.take(message, tensors)
             self.channel.done(body)
         self.ends = tuple(ends)
+        self._exchanging = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether no other rank waits for the rest of what this one tells it; see `Channel`."""
+        return self.channel.whole and not self._exchanging
 
 
 def changes(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int, int]]:

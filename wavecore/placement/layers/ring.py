@@ -185,7 +185,7 @@ class Ring:
         try:
             return wait_for_ranks(self._processes, lambda: Channel(store, 0, self.ranks, device))
         except BaseException:
-            self._end()
+            self._finalizer()
             raise
 
     def _send_weights(
@@ -207,7 +207,8 @@ class Ring:
         if self._closed:
             return
         self._closed = True
-        if self.ranks > 1 and self._failed is None:
+        parts: tuple[Rank | CodecClient, ...] = (self._rank, *self._codecs.values())
+        if self.ranks > 1 and self._failed is None and all(part.whole for part in parts):
             try:
                 for codec in self._codecs.values():
                     codec.close()
@@ -218,9 +219,6 @@ class Ring:
                     process.wait(10)
             except (RuntimeError, subprocess.TimeoutExpired):
                 pass  # what is left is ended below
-        self._end()
-
-    def _end(self) -> None:
         self._finalizer()
 
     def __enter__(self) -> Ring:
@@ -258,10 +256,10 @@ class Ring:
         """Give up a stream's pages on every rank."""
         self._rank.shard.close(stream)
         del self._flights[stream], self._results[stream]
-        if not self._closed and self._failed is None:
-            self._tell(Close(stream))
         if self._for_one_stream:
             self.close()
+        elif not self._closed and self._failed is None:
+            self._tell(Close(stream))
 
     # -- rounds --------------------------------------------------------------------------
 
@@ -392,8 +390,10 @@ class Ring:
                 self._failed = lost(self._processes, self.ranks - 1, error)
 
     def _check(self) -> None:
-        if self._failed is not None:
-            self._end()
-            raise WavecoreError(f"ring: {self._failed}; the stream cannot go on")
+        if self._failed is None and not self._rank.whole:
+            self._failed = "it was interrupted in the middle of a message"
+        if (failed := self._failed) is not None:  # as it was before the ranks are ended
+            self._finalizer()
+            raise WavecoreError(f"ring: {failed}; the stream cannot go on")
         if self._closed:
             raise WavecoreError("ring: expected an open ring, got a closed one")
