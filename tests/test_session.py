@@ -255,6 +255,12 @@ def test_wrong_arguments_are_named(pipe, arguments, message):
         pipe.session(**{"prompt": "a red ball", **arguments})
 
 
+@pytest.mark.parametrize(("name", "value"), [("prompt", None), ("prompt", 5), ("generator", 5)])
+def test_the_one_shot_call_names_an_argument_of_a_wrong_type(pipe, name, value):
+    with pytest.raises(UsageError, match=f"^{name}: expected a .*, got {value}$"):
+        pipe(**{"prompt": "a red ball", name: value})
+
+
 def test_the_one_shot_call_has_an_end(pipe):
     with pytest.raises(UsageError, match="num_frames: expected a whole number of at least 1, got None"):
         pipe("a red ball", num_frames=None)
@@ -308,8 +314,11 @@ def test_unknown_models_are_named(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="device: expected one that works here, got moon"):
         load("sprites", device="moon")
     for dtype in (torch.float64, torch.int8, "bfloat16"):
-        with pytest.raises(UsageError, match=f"dtype: expected float32, bfloat16 or float16, got {dtype}"):
+        with pytest.raises(UsageError, match=rf"^dtype: expected torch.float32, .* got {dtype!r}$"):
             load("sprites", dtype=dtype)
+    for model in (None, 5):
+        with pytest.raises(UsageError, match=f"^model: expected .*, a path or a hub name, got {model}$"):
+            load(model)
     for path in ("tests/none", "no-folder/sprites.safetensors", "../sprites"):
         with pytest.raises(UsageError, match=f"model: expected .* got '{path}'"):
             load(path)

@@ -66,7 +66,7 @@ def load(
         Its files cannot be used; the message names the file.
     """
     if dtype is not None and dtype not in FLOATING:
-        raise UsageError(f"dtype: expected float32, bfloat16 or float16, got {dtype}")
+        raise UsageError(f"dtype: expected torch.float32, torch.bfloat16 or torch.float16, got {dtype!r}")
     if quantization not in (None, "int8"):
         raise UsageError(f'quantization: expected "int8" or None, got {quantization!r}')
     if key_cache not in (None, "int8"):
@@ -90,6 +90,8 @@ def _read(
     checkpoint: str | os.PathLike[str] | None,
     vae: str | os.PathLike[str] | None,
 ) -> StreamModel:
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(f'model: expected "sprites", a path or a hub name, got {model!r}')
     path = Path(model)
     packaged = SPRITES_MODELS.get(str(model))
     if packaged is not None or path.is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args, overload
 
@@ -344,9 +344,13 @@ class Pipeline:
         """
         choice("output_type", output_type, get_args(OutputType))
         whole("num_frames", num_frames, 1)
+        if not isinstance(prompt, str | Sequence):
+            raise UsageError(f"prompt: expected a text or a list of texts, got {prompt!r}")
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         if not prompts:
             raise UsageError("prompt: expected at least one, got an empty list")
+        if not isinstance(generator, torch.Generator | None):
+            raise UsageError(f"generator: expected a torch.Generator, got {generator!r}")
         seed = 0 if generator is None else generator.initial_seed()
         size = self.size[0] if width is None else width, self.size[1] if height is None else height
         clips, latents = [], []

@@ -88,7 +88,7 @@ class PagePool:
 
         Made when keys are first written: a pool that only stands for pages of another rank needs none.
         """
-        with torch.inference_mode(False):  # wherever that is, they may be written anywhere, as the other pages
+        with torch.inference_mode(False):  # they may be written outside of it too, as the other pages
             return torch.zeros_like(self.v_pages[0]) if self._int8_keys else None
 
     def allocate(self, count: int) -> list[int]:
